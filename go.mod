@@ -1,0 +1,3 @@
+module github.com/nearcache/nearcache
+
+go 1.26.0

@@ -1,0 +1,184 @@
+package transport
+
+import "time"
+
+// Op is what a request asks a peer to do.
+type Op uint8
+
+// The operations of a lane. Their numbers are on the wire and never change.
+const (
+	OpGet        Op = iota + 1 // read a key at its owner: a value, an absence, a lease, or a place in the queue
+	OpFill                     // store what a lease holder loaded
+	OpRelease                  // give a lease back without a value
+	OpPeek                     // read a resident entry or nothing: never loads, waits or forwards
+	OpSet                      // store a value without a lease
+	OpInvalidate               // drop keys, or a whole keyspace
+	OpPing                     // answered at once with StatusOK
+)
+
+// Flags of a Request.
+const (
+	FlagNear      uint32 = 1 << iota // the asker wants to keep a near copy
+	FlagStandIn                      // the asker could not reach the owner and takes the receiver as its stand-in
+	FlagFresh                        // a resident entry does not do: grant a lease (Refresh)
+	FlagUncached                     // Fill: pass the value to the waiters, store it nowhere
+	FlagAbsent                       // Fill: the key does not exist at the origin
+	FlagIfAbsent                     // Set: only where there is no entry
+	FlagIfPresent                    // Set: only where there is one
+	FlagAll                          // Invalidate: the whole keyspace
+	FlagSoft                         // Invalidate: keep the value as a stale copy
+	FlagForwarded                    // Invalidate: took its one hop already
+)
+
+// Token is the right to fill one key: unique over restarts of the owner that gave it.
+// The zero Token is none.
+type Token struct {
+	Incarnation uint64
+	Number      uint64
+}
+
+// Request is one operation for a peer.
+//
+// Ownership: on the client every field belongs to the caller until the call is done. On the server Keyspace, Key, Keys
+// and Value alias the receive buffer and are valid until Handler.Serve returns: whoever keeps one clones it.
+type Request struct {
+	Op        Op
+	Flags     uint32
+	Keyspace  string
+	Key       string
+	Budget    time.Duration // how long the asker is willing to wait for the final answer; at least 1 µs on the wire
+	LeaseLife time.Duration // Get: how long a granted lease may live
+	Near      time.Duration // Get, Fill: the near lifetime the asker would use; 0: no near copy
+	Version   uint64        // Get: version held; Fill, Set: version of the value; Invalidate: versions below this are dead
+	Hot       uint32        // Get: the asker's estimate of the key's reads per second
+	Token     Token         // Fill, Release
+	Age       time.Duration // Fill, Set: since the load began
+	TTL       time.Duration // Fill, Set: lifetime counted from the load's start
+	StaleFor  time.Duration // Fill, Set: how long past TTL the value may be served marked stale
+	Epoch     uint64        // the keyspace's epoch at the asker
+	TagPos    uint64        // Fill: tag-log position at the load's start
+	Tags      []string      // Fill, Set, Invalidate
+	Keys      []string      // Invalidate: the keys (Key is empty then)
+	Failure   Failure       // Release: why there is no value
+	Value     []byte        // Fill, Set
+	// HasValue tells an empty value from none: a proto3 bytes field of length zero decodes to nil.
+	HasValue bool
+}
+
+// Status is the kind of an answer. Its numbers are on the wire and never change.
+type Status uint8
+
+// The kinds of answers.
+const (
+	StatusOK              Status = iota + 1 // Ping, Release, Invalidate: done
+	StatusHit                               // Value is fresh
+	StatusStale                             // Value is past its lifetime; somebody refreshes it
+	StatusAbsent                            // known not to exist at the origin
+	StatusLease                             // Token is yours: load and fill, or release
+	StatusWaiting                           // queued behind the lease's holder; the real answer follows (the transport keeps this to itself)
+	StatusLarge                             // the value has Size bytes: ask again with Peer.Bulk (the transport keeps this to itself)
+	StatusNotOwner                          // not by the receiver's ring
+	StatusNotModified                       // the version held is current
+	StatusBusy                              // shed by the receiver
+	StatusFailed                            // Failure says why
+	StatusUnknownKeyspace                   // the receiver has no such keyspace
+	StatusMiss                              // Peek: nothing resident
+	StatusAccepted                          // Fill: stored
+	StatusRejected                          // Fill: the lease is no longer live, or a higher version is there
+	StatusStored                            // Set
+	StatusNotStored                         // Set: a condition or a higher version forbade it
+)
+
+// FailureKind says why there is no value. Its numbers are on the wire and never change.
+type FailureKind uint8
+
+// The kinds of failures.
+const (
+	FailureNone     FailureKind = iota
+	FailureLoad                 // the loader returned an error
+	FailurePanic                // the loader panicked or left its goroutine
+	FailureTimeout              // LoadTimeout ended the load, or the wait for it
+	FailureShed                 // no loader slot in time
+	FailureCanceled             // nobody waited for the load any more
+	FailureTooLarge             // larger than the wire carries: whoever wants it loads it
+	FailureClosed               // the holder's node or keyspace closed
+	FailurePartial              // Invalidate: some targets did not confirm
+)
+
+// Failure is an error that crossed the wire.
+type Failure struct {
+	Kind   FailureKind
+	Code   string // Config.Errors' code of the loader's error, if it has one
+	Text   string // the error's text, cut to MaxFailureText bytes
+	Member string // the member the failure happened on
+}
+
+// Reply is the answer to one Request.
+//
+// Ownership: on the server Value belongs to the handler and is never written after Serve or Answer got it. On the client
+// Value is a slice of its own that belongs to the caller.
+type Reply struct {
+	Status   Status
+	Flags    uint32
+	Seq      uint64        // the owner's log number when it read the value
+	Age      time.Duration // since the load of the value began
+	TTL      time.Duration // lifetime left; 0 with a value: do not keep it
+	Near     time.Duration // near lifetime granted; 0: no near copy
+	Version  uint64
+	Rate     uint32 // the owner's estimate of the key's reads per second
+	Token    Token
+	Life     time.Duration // Lease: how long it lives
+	TagPos   uint64        // Lease: the owner's tag-log position
+	Epoch    uint64        // the keyspace's epoch at the receiver
+	Failure  Failure
+	Size     uint64   // Large
+	Failed   []uint32 // Invalidate: indexes of Keys that were not confirmed
+	Value    []byte
+	HasValue bool
+}
+
+// ReplyUncached marks a value that the asker must not keep.
+const ReplyUncached uint32 = 1
+
+// Limits of the wire. What exceeds them is refused before it is used.
+const (
+	MaxKeyBytes      = 1<<16 - 1
+	MaxKeyspaceBytes = 255
+	MaxValueBytes    = 16 << 20 // also the bound of MaxValueBytes in a Config
+	InlineValueBytes = 64 << 10 // larger ones travel alone on the bulk connection
+	MaxBatchOps      = 256      // requests in a frame
+	MaxBatchKeys     = 1024     // Keys in an Invalidate
+	MaxFailureText   = 1 << 10
+	MaxDuration      = 10 * 365 * 24 * time.Hour // longer ones are cut to this
+)
+
+// Down is one message of the coherence stream, from the member whose log it is to one that may hold near copies.
+// Its parts apply in this order: Reset, Invs, Revokes, Renewal.
+type Down struct {
+	Reset     bool   // forget everything from this member: the subscriber fell behind, or is new
+	Seq       uint64 // with Reset: continue after this number; with Renewed: the number of the last Inv sent before it
+	Invs      []Inv
+	Revokes   []Revoke
+	Renewed   bool
+	Nonce     uint64        // of the renewal this answers
+	NearLease time.Duration // H, as the sender grants it
+	InView    bool          // the receiver is in the sender's ring
+	View      uint64        // fingerprint of the sender's ring
+}
+
+// Inv tells that a key, or with All its whole keyspace, changed at the origin.
+type Inv struct {
+	Seq      uint64
+	Keyspace string
+	Key      string
+	All      bool
+	Epoch    uint64
+	Tags     []string
+}
+
+// Revoke tells a lease holder that its fill will be refused.
+type Revoke struct {
+	Keyspace string
+	Key      string
+	Token    Token
+}
