@@ -1,0 +1,162 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Defaults of NewLimiter.
+const (
+	DefaultMaxLoads     = 64
+	DefaultQueueTimeout = 100 * time.Millisecond
+)
+
+// ErrShed is returned for a load that got no slot in time.
+var ErrShed = errors.New("nearcache: no loader slot in time")
+
+// Stats is a snapshot of a Limiter's counters.
+type Stats struct {
+	InUse     int64  // slots taken
+	Waiting   int64  // callers queued for a slot
+	Running   int64  // loaders that have not returned, abandoned ones included
+	Abandoned int64  // of these, the ones whose Call has returned already
+	Loads     uint64 // loaders started
+	Shed      uint64 // Acquires that returned ErrShed
+	Timeouts  uint64 // Calls that returned ErrTimeout
+	Panics    uint64 // loaders that panicked or left their goroutine
+}
+
+// Limiter hands out a fixed number of slots, first come, first served. Who has waited for the queue timeout is shed: that, and not a length,
+// bounds the queue. All methods are safe for concurrent use.
+type Limiter struct {
+	sem   *semaphore.Weighted // nil: unbounded
+	queue time.Duration       // negative: nobody waits
+
+	inUse, waiting, abandoned atomic.Int64
+	loads, shed               atomic.Uint64
+	timeouts, panics          atomic.Uint64
+
+	// mu guards running and idle.
+	mu      sync.Mutex
+	running int64
+	idle    chan struct{} // closed when running falls to 0; nil while nobody waits for that
+}
+
+// NewLimiter returns a limiter of maxLoads slots: 0 means DefaultMaxLoads, negative any number. A caller waits for one for at most
+// queueTimeout: 0 means DefaultQueueTimeout, negative not at all.
+func NewLimiter(maxLoads int, queueTimeout time.Duration) *Limiter {
+	if maxLoads == 0 {
+		maxLoads = DefaultMaxLoads
+	}
+	if queueTimeout == 0 {
+		queueTimeout = DefaultQueueTimeout
+	}
+	l := &Limiter{queue: queueTimeout}
+	if maxLoads > 0 {
+		l.sem = semaphore.NewWeighted(int64(maxLoads))
+	}
+	return l
+}
+
+// Acquire takes a slot, waiting for one if it has to. It returns nil, and Release must follow; or ErrShed after the queue timeout; or ctx's
+// error, always if ctx has ended before the call.
+func (l *Limiter) Acquire(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if l.sem == nil || l.sem.TryAcquire(1) {
+		l.inUse.Add(1)
+		return nil
+	}
+	if l.queue < 0 {
+		l.shed.Add(1)
+		return ErrShed
+	}
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
+	wait, cancel := context.WithTimeout(ctx, l.queue)
+	defer cancel()
+	if l.sem.Acquire(wait, 1) == nil {
+		l.inUse.Add(1)
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l.shed.Add(1)
+	return ErrShed
+}
+
+// Release gives back a slot that Acquire took.
+func (l *Limiter) Release() {
+	l.inUse.Add(-1)
+	if l.sem != nil {
+		l.sem.Release(1)
+	}
+}
+
+// Wait returns nil when no loader runs any more, or ctx's error.
+func (l *Limiter) Wait(ctx context.Context) error {
+	l.mu.Lock()
+	if l.running == 0 {
+		l.mu.Unlock()
+		return nil
+	}
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	idle := l.idle
+	l.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Stats returns the counters.
+func (l *Limiter) Stats() Stats {
+	l.mu.Lock()
+	running := l.running
+	l.mu.Unlock()
+	return Stats{
+		InUse:     l.inUse.Load(),
+		Waiting:   l.waiting.Load(),
+		Running:   running,
+		Abandoned: l.abandoned.Load(),
+		Loads:     l.loads.Load(),
+		Shed:      l.shed.Load(),
+		Timeouts:  l.timeouts.Load(),
+		Panics:    l.panics.Load(),
+	}
+}
+
+// begin counts a loader in, end counts it out; abandoned says that its Call has returned.
+func (l *Limiter) begin() {
+	l.loads.Add(1)
+	l.mu.Lock()
+	l.running++
+	l.mu.Unlock()
+}
+
+func (l *Limiter) end(abandoned bool) {
+	if abandoned {
+		l.abandoned.Add(-1)
+	}
+	l.mu.Lock()
+	l.running--
+	var idle chan struct{}
+	if l.running == 0 {
+		idle, l.idle = l.idle, nil
+	}
+	l.mu.Unlock()
+	if idle != nil {
+		close(idle)
+	}
+}
