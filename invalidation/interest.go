@@ -24,7 +24,7 @@ const interestSlack = 250 * time.Millisecond
 // which costs a message; it never forgets a grant too early.
 //
 // It is two Bloom filters. Grants go to the current one; when the last grant in the previous one is over, the current one becomes the
-// previous one and an empty one, sized after the keys of the last, takes its place.
+// previous one and an empty one, sized after the keys of both, takes its place.
 //
 // A member's grants to itself are no interest. All methods are safe for concurrent use and do not block.
 type Interest struct {
@@ -85,7 +85,8 @@ func (in *Interest) Granted(hash uint64) bool {
 // Invariant: a generation is dropped only when all grants in it are over. A grant that raised until, or found it high enough, is over before
 // seal can succeed, even if it sets its bits only afterwards.
 func (in *Interest) rotate(p *pair) *pair {
-	keys := min(max(2*p.cur.keys.Load(), minInterestKeys), maxInterestKeys)
+	keys := 2 * max(p.cur.keys.Load(), p.prev.keys.Load())
+	keys = min(max(keys, minInterestKeys), maxInterestKeys)
 	next := &pair{cur: newGeneration(keys), prev: p.cur}
 	in.pair.Store(next)
 	return next

@@ -51,9 +51,9 @@ func (s *Subscriber) Renew(nonce uint64) {
 	s.signal()
 }
 
-// Take moves the next part of the stream into b, at most max events (at least one) and about 256 KiB, and reports whether there
+// Take moves the next part of the stream into b, at most limit events (at least one) and about 256 KiB, and reports whether there
 // was anything. b's slices are reused; what was in b before is gone.
-func (s *Subscriber) Take(b *Batch, max int) bool {
+func (s *Subscriber) Take(b *Batch, limit int) bool {
 	b.clear()
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *Subscriber) Take(b *Batch, max int) bool {
 		s.resetLocked(b)
 	}
 	room := int64(maxBatchBytes)
-	room = s.takeEventsLocked(b, max, room)
+	room = s.takeEventsLocked(b, limit, room)
 	s.takeRevokesLocked(b, room)
 	s.takeRenewalLocked(b)
 	b.Seq = s.cursor
@@ -115,9 +115,9 @@ func (s *Subscriber) resetLocked(b *Batch) {
 	s.log.resets++
 }
 
-func (s *Subscriber) takeEventsLocked(b *Batch, max int, room int64) int64 {
+func (s *Subscriber) takeEventsLocked(b *Batch, limit int, room int64) int64 {
 	head := s.log.seq.Load()
-	for s.cursor < head && (len(b.Events) == 0 || len(b.Events) < max && room > 0) {
+	for s.cursor < head && (len(b.Events) == 0 || len(b.Events) < limit && room > 0) {
 		e := s.log.slotLocked(s.cursor + 1)
 		room -= eventBytes(e)
 		b.Events = append(b.Events, *e)
