@@ -39,8 +39,10 @@ type Token struct {
 
 // Request is one operation for a peer.
 //
-// Ownership: on the client every field belongs to the caller until the call is done. On the server Keyspace, Key, Keys
-// and Value alias the receive buffer and are valid until Handler.Serve returns: whoever keeps one clones it.
+// Ownership: on the client every field belongs to the caller and is only read until the call is done; Value is never
+// written again, because gRPC may hold on to it. On the server every string, those in lists and in Failure too, aliases the
+// receive buffer and is valid until Handler.Serve returns: whoever keeps one clones it. Value is a slice of its own
+// there and belongs to the handler.
 type Request struct {
 	Op        Op
 	Flags     uint32
@@ -146,8 +148,11 @@ const (
 	MaxKeyspaceBytes = 255
 	MaxValueBytes    = 16 << 20 // also the bound of MaxValueBytes in a Config
 	InlineValueBytes = 64 << 10 // larger ones travel alone on the bulk connection
-	MaxBatchOps      = 256      // requests in a frame
-	MaxBatchKeys     = 1024     // Keys in an Invalidate
+	MaxBatchOps      = 256      // requests or replies in a frame
+	MaxBatchKeys     = 1024     // Keys in an Invalidate; Invs, and Revokes, in a Down
+	MaxTags          = 64       // Tags of a request or an Inv
+	MaxTagBytes      = 255
+	MaxNameBytes     = 255 // cluster, member, address, and the code of a failure
 	MaxFailureText   = 1 << 10
 	MaxDuration      = 10 * 365 * 24 * time.Hour // longer ones are cut to this
 )
