@@ -12,13 +12,26 @@ import (
 var (
 	errMalformed = errors.New("nearcache: malformed message from a peer")
 	errLimit     = errors.New("nearcache: message exceeds a limit of the wire")
+	errChanged   = errors.New("nearcache: message changed while it was encoded")
+)
+
+const (
+	// maxMessageBytes is the largest message: gRPC's limits on both sides. It holds one value of MaxValueBytes with the rest of its
+	// request at its largest.
+	maxMessageBytes = MaxValueBytes + 256<<10
+	// maxKeysBytes bounds the Keys of an Invalidate together.
+	maxKeysBytes = MaxValueBytes
+	// scatterBytes is the size from which a value is attached to a message by reference instead of being copied into it.
+	scatterBytes = 4 << 10
+	// keptStrings is the capacity up to which a reused request keeps its lists.
+	keptStrings = 8
 )
 
 // hello opens every stream in both directions. A decoded one shares no memory with the message it came in.
 type hello struct {
 	Protocol      uint32
 	Features      uint64
-	Cluster       string // at most MaxNameBytes, as Member and Addr; longer ones are cut when sent
+	Cluster       string // at most MaxNameBytes, as Member and Addr
 	Member        string
 	Addr          string
 	Incarnation   uint64
@@ -69,9 +82,6 @@ func (f *requestFrame) release() {
 	clear(f.hold)
 	f.hold = f.hold[:0]
 }
-
-// keptStrings is the capacity up to which a reused request keeps its lists.
-const keptStrings = 64
 
 // emptyRequest makes q the zero Request, but for the capacity of its lists.
 func emptyRequest(q *Request) {
