@@ -1,5 +1,13 @@
 package transport
 
+// Wire types of protobuf, the low three bits of a tag.
+const (
+	varint  = 0
+	fixed64 = 1
+	lenPre  = 2 // length-prefixed: bytes, messages, packed lists
+	fixed32 = 5
+)
+
 // The tags of peer.proto: a field's number and its wire type. The tests compare them with the generated code.
 
 // Fields at the beginning of every message; frameItems is also the request or reply of the bulk messages.
