@@ -1,0 +1,131 @@
+package transport
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// Call is one request to a peer and its answer.
+//
+// A caller gets it from Transport.NewCall, sets Request, and passes it to Peer.Start. Then the call belongs to the transport until
+// Done delivers, which it does exactly once; then Reply and Err belong to the caller, who may Free it. Request must not be changed
+// in between, and its Value never. Instead of waiting the caller may Abandon it.
+type Call struct {
+	Request Request
+	// Reply is the answer if Err is nil: never StatusWaiting or StatusLarge. Its memory is the caller's own.
+	Reply Reply
+	// Err is nil, or one of ErrDown, ErrBusy, ErrTimeout, ErrRequest.
+	Err error
+	// Incarnation is that of the peer that gave Reply: its numbers (Reply.Seq) are of this incarnation's log.
+	Incarnation uint64
+
+	t     *Transport
+	batch *Batch
+	done  chan struct{} // capacity 1; of this call only, for its whole life
+	state atomic.Uint32
+}
+
+// States of a call: who owns it.
+const (
+	callPending   uint32 = iota // the transport; the caller waits
+	callDone                    // the caller; Reply and Err are set
+	callAbandoned               // the transport; nobody waits
+)
+
+// NewCall returns an empty call, perhaps a reused one.
+func (t *Transport) NewCall() *Call {
+	if c, ok := t.calls.Get().(*Call); ok {
+		return c
+	}
+	return &Call{t: t, done: make(chan struct{}, 1)}
+}
+
+// Done delivers one value when the call is complete. A call of a batch delivers nothing: see Batch.Done.
+func (c *Call) Done() <-chan struct{} { return c.done }
+
+// Abandon gives the call up because its caller stops waiting. It returns true if the call was not complete yet: then it is the
+// transport's for good. A lease that comes for it goes to Handler.Orphan. It returns false if the call is complete: Reply and Err
+// are set, the caller owns the call as if it had waited, and Done has delivered or is about to.
+func (c *Call) Abandon() bool {
+	return c.state.CompareAndSwap(callPending, callAbandoned)
+}
+
+// Free gives a complete call back for reuse: the caller has received from Done (or its batch's) and keeps no pointer to it. What
+// Reply points to stays valid.
+func (c *Call) Free() {
+	c.Request, c.Reply = Request{}, Reply{}
+	c.Err, c.Incarnation, c.batch = nil, 0, nil
+	c.state.Store(callPending)
+	c.t.calls.Put(c)
+}
+
+// complete hands a call with its Reply or Err set back to its caller, or to nobody if it was abandoned. Whoever calls it was the call's only holder.
+func (c *Call) complete(p *Peer) {
+	if !c.state.CompareAndSwap(callPending, callDone) {
+		if c.Err == nil && c.Reply.Status == StatusLease {
+			p.t.orphans.add(p, c.Request, c.Reply)
+		}
+		c.Free()
+		return
+	}
+	if c.batch != nil {
+		c.batch.one()
+		return
+	}
+	c.done <- struct{}{}
+}
+
+// fail completes the call without an answer.
+func (c *Call) fail(p *Peer, err error) {
+	c.Reply, c.Err = Reply{}, err
+	if p != nil {
+		p.errors.Add(1)
+	}
+	c.complete(p)
+}
+
+// Batch is one wake-up for many calls, which may go to several peers. Create it with NewBatch for the number of calls that
+// will be started with it.
+type Batch struct {
+	left atomic.Int64
+	done chan struct{}
+}
+
+// NewBatch returns a batch of n calls; n is at least 1.
+func NewBatch(n int) *Batch {
+	b := &Batch{done: make(chan struct{}, 1)}
+	b.left.Store(int64(n))
+	return b
+}
+
+// Done delivers one value when all calls are complete or abandoned and answered. A caller that stops waiting before abandons each call: those
+// that Abandon refuses are complete.
+func (b *Batch) Done() <-chan struct{} { return b.done }
+
+func (b *Batch) one() {
+	if b.left.Add(-1) == 0 {
+		b.done <- struct{}{}
+	}
+}
+
+// Do sends a copy of req and waits for the answer. The error is ctx's when that ends first; the call is abandoned then.
+func (p *Peer) Do(ctx context.Context, req *Request) (Reply, error) {
+	c := p.t.NewCall()
+	c.Request = *req
+	p.Start(c)
+	select {
+	case <-c.done:
+	default:
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			if c.Abandon() {
+				return Reply{}, ctx.Err()
+			}
+			<-c.done
+		}
+	}
+	rep, err := c.Reply, c.Err
+	c.Free()
+	return rep, err
+}
