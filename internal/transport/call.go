@@ -19,10 +19,12 @@ type Call struct {
 	// Incarnation is that of the peer that gave Reply: its numbers (Reply.Seq) are of this incarnation's log.
 	Incarnation uint64
 
-	t     *Transport
-	batch *Batch
-	done  chan struct{} // capacity 1; of this call only, for its whole life
-	state atomic.Uint32
+	t      *Transport
+	batch  *Batch
+	done   chan struct{} // capacity 1; of this call only, for its whole life
+	state  atomic.Uint32
+	parcel Token // of the large answer that is kept for it
+	ping   bool  // of the transport's own: nobody waits for it
 }
 
 // States of a call: who owns it.
@@ -54,18 +56,22 @@ func (c *Call) Abandon() bool {
 // Reply points to stays valid.
 func (c *Call) Free() {
 	c.Request, c.Reply = Request{}, Reply{}
-	c.Err, c.Incarnation, c.batch = nil, 0, nil
+	c.Err, c.Incarnation, c.batch, c.parcel, c.ping = nil, 0, nil, Token{}, false
 	c.state.Store(callPending)
 	c.t.calls.Put(c)
 }
 
 // complete hands a call with its Reply or Err set back to its caller, or to nobody if it was abandoned. Whoever calls it was the call's only holder.
 func (c *Call) complete(p *Peer) {
+	if c.ping {
+		c.drop(p)
+		return
+	}
 	if !c.state.CompareAndSwap(callPending, callDone) {
 		if c.Err == nil && c.Reply.Status == StatusLease {
 			p.t.orphans.add(p, c.Request, c.Reply)
 		}
-		c.Free()
+		c.drop(p)
 		return
 	}
 	if c.batch != nil {
@@ -75,12 +81,18 @@ func (c *Call) complete(p *Peer) {
 	c.done <- struct{}{}
 }
 
+// drop ends a call that nobody waits for.
+func (c *Call) drop(p *Peer) {
+	if c.ping {
+		p.pinging.Store(false)
+	}
+	c.Free()
+}
+
 // fail completes the call without an answer.
 func (c *Call) fail(p *Peer, err error) {
 	c.Reply, c.Err = Reply{}, err
-	if p != nil {
-		p.errors.Add(1)
-	}
+	p.errors.Add(1)
 	c.complete(p)
 }
 
@@ -98,8 +110,8 @@ func NewBatch(n int) *Batch {
 	return b
 }
 
-// Done delivers one value when all calls are complete or abandoned and answered. A caller that stops waiting before abandons each call: those
-// that Abandon refuses are complete.
+// Done delivers one value when all calls are complete. A caller that stops waiting before that abandons each call, and does not wait for Done
+// again: the calls that Abandon refuses are complete.
 func (b *Batch) Done() <-chan struct{} { return b.done }
 
 func (b *Batch) one() {

@@ -1,16 +1,67 @@
 package transport
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// spillAt is the number of unanswered calls on a lane from which the next lane is used too. Lower: smaller frames, more CPU per call; higher: one
+// core's worth of decoding bounds the peer.
+const spillAt = 64
+
+// Between attempts to open a stream. The connection itself has gRPC's backoff, with the same bounds.
+const (
+	minBackoff       = 50 * time.Millisecond
+	maxBackoff       = time.Second
+	handshakeTimeout = time.Second
 )
 
 // Peer is the client's side of the connection to one member. Safe for concurrent use.
 type Peer struct {
-	t      *Transport
-	id     string
-	addr   string
-	errors atomic.Uint64
+	t     *Transport
+	id    string
+	addr  string
+	conn  *grpc.ClientConn
+	lanes []atomic.Pointer[lane] // nil: not up
+
+	ctx    context.Context // ends with the peer
+	cancel context.CancelFunc
+
+	frames      atomic.Uint64 // received on lanes
+	requests    atomic.Uint64
+	errors      atomic.Uint64
+	lastContact atomic.Int64 // of a frame, by Transport.now; 0: never
+	incarnation atomic.Uint64
+	view        atomic.Uint64
+	inView      atomic.Bool
+	suspect     atomic.Bool
+	pinging     atomic.Bool
+	reason      atomic.Pointer[string]
+
+	// Deadlines: see watch.go.
+	sweepAt     atomic.Int64 // written under timerMu, but for the reset to 0; 0: no sweep is due
+	timerMu     sync.Mutex   // guards timer
+	timer       *time.Timer
+	sweptFrames uint64 // of the watching goroutine
+
+	// Large values: see bulk.go.
+	bulks     atomic.Int64 // calls queued or under way
+	bulkTurns chan struct{}
+
+	// mu guards the fields below. It is a leaf.
+	mu         sync.Mutex
+	closed     bool
+	bulkConn   *grpc.ClientConn
+	bulkCtx    context.Context
+	bulkCancel context.CancelFunc
+
+	wg sync.WaitGroup // Add under mu while not closed
 }
 
 // PeerStatus is a peer's state for people to read.
@@ -30,6 +81,183 @@ type PeerStatus struct {
 	InView      bool   // this member is in its ring
 }
 
+// newPeer starts to connect.
+func (t *Transport) newPeer(a PeerAddr) (*Peer, error) {
+	conn, err := t.dial(a.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("nearcache: peer %q: %w", a.ID, err)
+	}
+	p := &Peer{
+		t: t, id: a.ID, addr: a.Addr, conn: conn,
+		lanes:     make([]atomic.Pointer[lane], t.cfg.Lanes),
+		timer:     time.NewTimer(time.Hour),
+		bulkTurns: make(chan struct{}, maxBulkStreams),
+	}
+	p.timer.Stop()
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.bulkCtx, p.bulkCancel = context.WithCancel(p.ctx)
+	p.spawn(p.watch)
+	for i := range p.lanes {
+		p.spawn(func() { p.keep(func() error { return p.runLane(i) }) })
+	}
+	p.spawn(func() { p.keep(p.runCohere) })
+	return p, nil
+}
+
+// spawn runs f on a goroutine of the peer, which close waits for. It returns false if the peer is closed.
+func (p *Peer) spawn(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		f()
+	}()
+	return true
+}
+
+// close ends the connections, fails all calls and waits for the goroutines.
+func (p *Peer) close() {
+	p.mu.Lock()
+	p.closed = true
+	bulk := p.bulkConn
+	p.mu.Unlock()
+	p.cancel()
+	_ = p.conn.Close() // fails only if it is closed already
+	if bulk != nil {
+		_ = bulk.Close()
+	}
+	p.wg.Wait()
+}
+
+// wake ends the connection's backoff: the peer was heard of.
+func (p *Peer) wake() {
+	if p.pickAny() == nil {
+		p.conn.ResetConnectBackoff()
+	}
+}
+
+// keep runs a stream again and again until the peer is closed.
+func (p *Peer) keep(run func() error) {
+	wait := minBackoff
+	for {
+		began := p.t.now()
+		err := run()
+		if p.ctx.Err() != nil {
+			return
+		}
+		p.explain(err)
+		if p.t.now()-began > int64(maxBackoff) {
+			wait = minBackoff
+		}
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, maxBackoff)
+	}
+}
+
+// answered passes an answer of a lane to its call, or goes for the large value that it announces.
+func (p *Peer) answered(c *Call, rep *Reply, incarnation uint64) {
+	if rep.Status != StatusLarge {
+		c.Reply, c.Incarnation = *rep, incarnation
+		c.complete(p)
+		return
+	}
+	if c.ping || c.state.Load() == callAbandoned {
+		c.drop(p)
+		return
+	}
+	c.parcel = rep.Token
+	p.startBulk(c)
+}
+
+// explain keeps why a stream ended, and logs what is new.
+func (p *Peer) explain(err error) {
+	reason := "stream ended"
+	if s, ok := status.FromError(err); ok && err != nil {
+		reason = s.Message()
+	} else if err != nil {
+		reason = err.Error()
+	}
+	if old := p.reason.Swap(&reason); old == nil || *old != reason {
+		p.t.cfg.Logger.Info("nearcache: stream to peer ended", "peer", p.id, "addr", p.addr, "reason", reason)
+	}
+}
+
+// runLane opens lane i and receives on it until it ends. The error says why.
+func (p *Peer) runLane(i int) error {
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	st, err := p.conn.NewStream(ctx, &laneDesc, laneMethod, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	f := &replyFrame{}
+	if err := p.shake(st, cancel, &requestFrame{Hello: p.t.hello()}, f, func() *hello { return f.Hello }); err != nil {
+		return err
+	}
+	l := &lane{p: p, st: st, cancel: cancel, incarnation: f.Hello.Incarnation}
+	p.incarnation.Store(f.Hello.Incarnation)
+	p.heard(f)
+	p.lanes[i].Store(l)
+	p.reason.Store(nil)
+	defer p.loseLane(i, l)
+	if err := l.receive(f); err != nil { // it may say that the peer drains
+		return err
+	}
+	for {
+		if err := st.RecvMsg(f); err != nil {
+			return err
+		}
+		p.heard(f)
+		if err := l.receive(f); err != nil {
+			return err
+		}
+	}
+}
+
+// heard notes that the peer lives.
+func (p *Peer) heard(f *replyFrame) {
+	p.frames.Add(1)
+	p.lastContact.Store(p.t.now())
+	p.view.Store(f.View)
+	p.inView.Store(f.InView)
+	if p.suspect.Load() {
+		p.suspect.Store(false)
+	}
+}
+
+// loseLane takes a lane out of use and fails its calls.
+func (p *Peer) loseLane(i int, l *lane) {
+	p.lanes[i].Store(nil)
+	if p.pickAny() == nil {
+		p.suspect.Store(false) // not needed to keep calls away any more
+	}
+	l.close(ErrDown)
+}
+
+// shake sends the hello of a stream and waits for the peer's.
+func (p *Peer) shake(st grpc.ClientStream, cancel context.CancelFunc, send, recv any, got func() *hello) error {
+	late := time.AfterFunc(handshakeTimeout, cancel)
+	defer late.Stop()
+	if err := st.SendMsg(send); err != nil {
+		if err2 := st.RecvMsg(recv); err2 != nil { // tells why
+			return err2
+		}
+		return err
+	}
+	if err := st.RecvMsg(recv); err != nil {
+		return err
+	}
+	return p.t.checkServer(got(), p.id, p.addr)
+}
+
 // ID returns the member's ID.
 func (p *Peer) ID() string { return p.id }
 
@@ -37,18 +265,124 @@ func (p *Peer) ID() string { return p.id }
 func (p *Peer) Addr() string { return p.addr }
 
 // Ready tells whether a call has a chance: a lane is up, the peer is who it should be, neither draining nor suspect. It costs a few loads.
-func (p *Peer) Ready() bool { return false }
+func (p *Peer) Ready() bool {
+	if p.suspect.Load() {
+		return false
+	}
+	l := p.pickAny()
+	return l != nil && !l.draining.Load()
+}
 
 // Incarnation returns the one of the newest lane; 0: there was none yet.
-func (p *Peer) Incarnation() uint64 { return 0 }
+func (p *Peer) Incarnation() uint64 { return p.incarnation.Load() }
 
 // Status returns a snapshot.
-func (p *Peer) Status() PeerStatus { return PeerStatus{} }
+func (p *Peer) Status() PeerStatus {
+	l := p.pickAny()
+	s := PeerStatus{
+		ID: p.id, Addr: p.addr,
+		Ready: p.Ready(), Connected: l != nil, Breaker: "closed", Draining: l != nil && l.draining.Load(),
+		Requests: p.requests.Load(), Errors: p.errors.Load(),
+		Incarnation: p.incarnation.Load(), View: p.view.Load(), InView: p.inView.Load(),
+	}
+	if p.suspect.Load() {
+		s.Breaker = "open"
+	}
+	if r := p.reason.Load(); r != nil && l == nil {
+		s.Reason = *r
+	}
+	if at := p.lastContact.Load(); at != 0 {
+		s.LastContact = time.Now().Add(time.Duration(at - p.t.now()))
+	}
+	return s
+}
+
+// pickAny returns a lane that is up, if possible one that does not drain; nil: none is up.
+func (p *Peer) pickAny() (any *lane) {
+	for i := range p.lanes {
+		if l := p.lanes[i].Load(); l != nil {
+			if !l.draining.Load() {
+				return l
+			}
+			any = l
+		}
+	}
+	return any
+}
+
+// pick returns the lane for n more calls: the first one as long as it is not busy, so that a quiet peer gets large frames, else the
+// least busy one. nil: no lane takes calls.
+func (p *Peer) pick(n int) (best *lane) {
+	load := int32(0)
+	for i := range p.lanes {
+		l := p.lanes[i].Load()
+		if l == nil || l.draining.Load() {
+			continue
+		}
+		if have := l.load.Load(); best == nil || have < load {
+			best, load = l, have
+		}
+		if load+int32(n) <= spillAt {
+			break
+		}
+	}
+	return best
+}
 
 // Start sends c's request. It never waits for the peer: a call that cannot be sent is completed at once with ErrDown, ErrBusy or ErrRequest. The
 // caller may be made to encode and send the requests of others together with its own.
-func (p *Peer) Start(c *Call) {}
+func (p *Peer) Start(c *Call) {
+	bulk, err := p.admit(&c.Request)
+	if err != nil {
+		c.fail(p, err)
+		return
+	}
+	if bulk {
+		p.startBulk(c)
+		return
+	}
+	l := p.pick(1)
+	if l == nil {
+		c.fail(p, ErrDown)
+		return
+	}
+	if err := l.start(c); err != nil {
+		c.fail(p, err)
+	}
+}
 
 // StartBatch sends the requests of cs on one lane, in as few frames as possible, with one wake-up at their end: b.Done instead of
 // the calls' own. Each call ends on its own and with its own error.
-func (p *Peer) StartBatch(cs []*Call, b *Batch) {}
+func (p *Peer) StartBatch(cs []*Call, b *Batch) {
+	small := make([]*Call, 0, len(cs))
+	for _, c := range cs {
+		c.batch = b
+		switch bulk, err := p.admit(&c.Request); {
+		case err != nil:
+			c.fail(p, err)
+		case bulk:
+			p.startBulk(c)
+		default:
+			small = append(small, c)
+		}
+	}
+	n, err := 0, ErrDown
+	if l := p.pick(len(small)); l != nil {
+		n, err = l.startBatch(small)
+	}
+	for _, c := range small[n:] {
+		c.fail(p, err)
+	}
+}
+
+// admit tells whether a request may be sent now, and whether it has to travel alone.
+func (p *Peer) admit(q *Request) (bulk bool, err error) {
+	if q.check() != nil {
+		return false, ErrRequest
+	}
+	if p.suspect.Load() {
+		return false, ErrDown
+	}
+	bulk = len(q.Value) > InlineValueBytes || len(q.Keys) > 0 && q.wireBytes() > 4*InlineValueBytes
+	return bulk, nil
+}

@@ -1,0 +1,99 @@
+package transport
+
+import (
+	"context"
+	"math"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/keepalive"
+)
+
+// gRPC's settings, all in this file: several of them are marked experimental. docs/design.md section 12 has the reasons.
+const (
+	bufferSize     = 64 << 10
+	streamWindow   = 1 << 20
+	connWindow     = 4 << 20
+	bulkWindow     = 4 << 20
+	maxMessage     = MaxValueBytes + 1<<20 // the value, and at most a MiB of keys around it
+	maxHeaderBytes = 16 << 10
+
+	maxStreams = 256 // of a connection that a peer opened
+
+	keepaliveTime    = 10 * time.Second // the shortest that gRPC allows
+	keepaliveTimeout = time.Second      // also the kernel's limit for unacknowledged data
+	keepaliveMin     = 5 * time.Second  // what a client may do
+	maxIdle          = 5 * time.Minute  // a connection without streams is closed
+	connectTimeout   = 250 * time.Millisecond
+	acceptTimeout    = 5 * time.Second // for TLS and HTTP/2 preface of a new connection
+)
+
+// dial returns a connection to addr, which is made when it is first used.
+func (t *Transport) dial(addr string) (*grpc.ClientConn, error) {
+	return t.dialWindow(addr, streamWindow)
+}
+
+func (t *Transport) dialWindow(addr string, window int32) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if t.cfg.TLS != nil {
+		creds = credentials.NewTLS(t.cfg.TLS)
+	}
+	return grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return t.cfg.Dial(ctx, addr) }),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableHealthCheck(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
+			MinConnectTimeout: connectTimeout,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true}),
+		grpc.WithReadBufferSize(bufferSize),
+		grpc.WithWriteBufferSize(bufferSize),
+		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithStaticConnWindowSize(connWindow),
+		grpc.WithMaxHeaderListSize(maxHeaderBytes),
+		experimental.WithBufferPool(t.buffers),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(t.codec),
+			grpc.MaxCallRecvMsgSize(maxMessage),
+			grpc.MaxCallSendMsgSize(math.MaxInt32),
+		),
+	)
+}
+
+// newServer returns the server of all listeners.
+func (t *Transport) newServer() *grpc.Server {
+	creds := insecure.NewCredentials()
+	if t.cfg.TLS != nil {
+		creds = credentials.NewTLS(t.cfg.TLS)
+	}
+	s := grpc.NewServer(
+		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(t.codec),
+		experimental.BufferPool(t.buffers),
+		grpc.ReadBufferSize(bufferSize),
+		grpc.WriteBufferSize(bufferSize),
+		grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(acceptTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.WaitForHandlers(true),
+	)
+	s.RegisterService(&serviceDesc, t)
+	return s
+}

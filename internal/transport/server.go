@@ -1,0 +1,134 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	serviceName  = "nearcache.v1.PeerService"
+	laneMethod   = "/" + serviceName + "/Lane"
+	cohereMethod = "/" + serviceName + "/Cohere"
+	bulkMethod   = "/" + serviceName + "/Bulk"
+)
+
+var (
+	laneDesc   = grpc.StreamDesc{StreamName: "Lane", Handler: serveLane, ServerStreams: true, ClientStreams: true}
+	cohereDesc = grpc.StreamDesc{StreamName: "Cohere", Handler: serveCohere, ServerStreams: true, ClientStreams: true}
+
+	serviceDesc = grpc.ServiceDesc{
+		ServiceName: serviceName,
+		HandlerType: (*any)(nil),
+		Methods:     []grpc.MethodDesc{{MethodName: "Bulk", Handler: serveBulk}},
+		Streams:     []grpc.StreamDesc{laneDesc, cohereDesc},
+		Metadata:    "nearcache/v1/peer.proto",
+	}
+)
+
+// errDraining refuses streams of a member that stops. The client tries again later, in case it is another process by then.
+func errDraining() error { return status.Error(codes.Unavailable, "nearcache: peer is draining") }
+
+// newSession returns the session of whoever sent h, or the status to refuse it with.
+func (t *Transport) newSession(h *hello, view uint64) (*Session, error) {
+	if err := t.checkClient(h); err != nil {
+		return nil, err
+	}
+	s := &Session{Member: h.Member, Addr: h.Addr, Incarnation: h.Incarnation, t: t}
+	s.view.Store(view)
+	if t.draining.Load() {
+		return nil, errDraining()
+	}
+	return s, nil
+}
+
+// serveLane is the server's end of a lane.
+func serveLane(srv any, st grpc.ServerStream) error {
+	t := srv.(*Transport)
+	in := &requestFrame{}
+	defer in.release()
+	if err := st.RecvMsg(in); err != nil {
+		return err
+	}
+	s, err := t.newSession(in.Hello, in.View)
+	if err != nil {
+		return err
+	}
+	s.st, s.turn = st, make(chan struct{}, 1)
+	if !t.register(s) {
+		return errDraining()
+	}
+	defer t.unregister(s)
+	if p := t.Peer(s.Member); p != nil {
+		p.wake() // it lives, so it can be dialled
+	}
+	err = s.serve(in)
+	s.end()
+	t.cfg.Handler.Gone(s)
+	if errors.Is(err, io.EOF) {
+		return nil // the peer left, as it does when this member drains
+	}
+	return err
+}
+
+// serveCohere is the server's end of a coherence stream: the log's. The handler's goroutine sends, another one receives.
+func serveCohere(srv any, st grpc.ServerStream) error {
+	t := srv.(*Transport)
+	var up cohereUp
+	if err := st.RecvMsg(&up); err != nil {
+		return err
+	}
+	s, err := t.newSession(up.Hello, up.View)
+	if err != nil {
+		return err
+	}
+	if err := st.SendMsg(&cohereDown{Hello: t.hello(), Down: t.ownView(s, Down{})}); err != nil {
+		return err
+	}
+	sub := t.cfg.Handler.Subscribe(s)
+	if sub == nil {
+		return errDraining()
+	}
+	defer sub.Close()
+	ctx, cancel := context.WithCancel(st.Context())
+	defer cancel()
+	defer context.AfterFunc(t.cohere, cancel)()
+	go func() {
+		defer cancel()
+		receiveRenewals(s, st, sub)
+	}()
+	for {
+		d, err := sub.Next(ctx)
+		if err != nil {
+			return nil //nolint:nilerr // the subscription ended, which is how a stream ends
+		}
+		if err := st.SendMsg(&cohereDown{Down: t.ownView(s, *d)}); err != nil {
+			return err
+		}
+	}
+}
+
+// receiveRenewals runs until the stream ends, which the return of its handler brings about.
+func receiveRenewals(s *Session, st grpc.ServerStream, sub Subscription) {
+	for {
+		var up cohereUp
+		if err := st.RecvMsg(&up); err != nil {
+			return
+		}
+		s.view.Store(up.View)
+		if up.Nonce != 0 {
+			sub.Renew(up.Nonce)
+		}
+	}
+}
+
+// ownView returns d with what every message tells about this member's ring.
+func (t *Transport) ownView(s *Session, d Down) Down {
+	d.View = t.cfg.View()
+	d.InView = t.cfg.InView(s.Member)
+	return d
+}
