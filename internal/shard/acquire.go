@@ -1,0 +1,92 @@
+package shard
+
+import "strings"
+
+// Ask describes who asks for a key on a miss.
+type Ask struct {
+	Holder string // the asking member: holds the lease if one is granted
+	// Waiter identifies the asker in Wake, Leave and Forget: a pointer, unique among those queued for the key.
+	Waiter any
+	Life   int64 // ns a granted lease lives
+	Until  int64 // a queued asker is answered TimedOut from then on
+	// Fresh asks for a value whose load begins after this call: neither a resident entry nor a load under way does.
+	Fresh bool
+	// View is the number of the ring (see Move) by which the caller found this member responsible for the key.
+	View uint64
+}
+
+// Acquire answers an ask that Get could not: Hit (somebody filled the key meanwhile, or Get was not asked), Lease (load
+// it yourself), Waiting (somebody else does: the result comes in a Wake of a later Effect, perhaps before Acquire
+// returns to its caller), Moved or Busy. key may alias a buffer.
+//
+// Whoever gets Lease ends it with one Fill, Pass or Release. If the asker may keep a near copy, its interest in the key
+// must be on record before this call, for as long as it may wait and keep the copy.
+//
+// A lease that expired with others queued behind it stays until Tick passes it on to the longest of them.
+func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	if ask.View < t.view {
+		return Result{Kind: Moved}
+	}
+	if e := tx.Entry(); e != nil && e.Value.Fresh(now) && !ask.Fresh {
+		return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
+	}
+	l := t.leases[key]
+	if l != nil && l.due.at <= now && l.first == nil {
+		s.expired.Add(1)
+		t.remove(l)
+		l = nil
+	}
+	if l != nil {
+		if s.waiters.Load() >= int64(s.cfg.MaxWaiters) {
+			return Result{Kind: Busy}
+		}
+		t.enqueue(l, ask)
+		return Result{Kind: Waiting}
+	}
+	if len(t.leases) >= t.maxLeases {
+		return Result{Kind: Busy}
+	}
+	l = t.add(strings.Clone(key))
+	return t.grant(l, ask, now)
+}
+
+// Leave takes waiter out of the queue for key. False: it is not queued, so its Wake was returned to somebody, who may
+// not have delivered it yet. Its cost grows with the queue of the key.
+func (s *Shard) Leave(key string, waiter any) bool {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	l := t.leases[key]
+	if l == nil {
+		return false
+	}
+	for w := l.first; w != nil; w = w.next {
+		if w.ask.Waiter == waiter {
+			t.unqueue(w)
+			return true
+		}
+	}
+	return false
+}
+
+// Forget takes every queued waiter out for which gone returns true, and returns their number. It looks at all of them.
+// gone runs with a shard lock held and must only look.
+func (s *Shard) Forget(gone func(waiter any) bool) int {
+	n := 0
+	s.eachTable(func(t *table) {
+		for _, l := range t.leases {
+			for w := l.first; w != nil; {
+				next := w.next
+				if gone(w.ask.Waiter) {
+					t.unqueue(w)
+					n++
+				}
+				w = next
+			}
+		}
+	})
+	return n
+}

@@ -1,0 +1,183 @@
+package shard
+
+import (
+	"strings"
+
+	"github.com/nearcache/nearcache/internal/store"
+)
+
+// Cause says why a lease is given back without a value.
+type Cause uint8
+
+// The causes.
+const (
+	// LoadFailed: the load ended in an error, a panic or a timeout. Everybody who waits gets the failure, once: a failing
+	// key is not loaded by every waiter in turn.
+	LoadFailed Cause = iota + 1
+	// Abandoned: nobody at the holder wants the value any more, or the holder stops. The longest waiter gets the next lease.
+	Abandoned
+	// Shed: the holder has no loader slot. The lease passes once to the longest waiter on another member; if there is
+	// none, or that one is short of slots too, everybody who waits gets the failure.
+	Shed
+)
+
+// Cond restricts a Set.
+type Cond struct {
+	IfAbsent  bool   // store only where no fresh value is resident; a negative entry is none
+	IfPresent bool   // store only where one is
+	View      uint64 // as Ask.View
+}
+
+// Fill ends a lease with the loaded value or absence and stores it (R2). Stored: it is resident, and everybody who
+// waited gets it. Passed: they get it, but it is expired or larger than the store takes, so nothing is resident.
+// Rejected: the lease is not live, and nothing happens; or v is older than what is known of the key, and those who
+// waited get the newer resident value, or else the longest waiter the next lease. The holder may give a rejected value
+// to callers that were waiting when its load began, and to nobody else.
+//
+// An ask with Fresh that was queued after the lease was granted is not answered by it: the first of them gets the next
+// lease. v.Bytes belongs to the Shard from here on, whatever the outcome; key may alias a buffer.
+func (s *Shard) Fill(key string, token Token, v Value, now int64) Effect {
+	return s.fill(key, token, v, now, true)
+}
+
+// Pass is Fill for a value that must not be kept: no lifetime, too large, or loaded in doubt. Its outcome is Passed or
+// Rejected. What was resident is older and is removed.
+func (s *Shard) Pass(key string, token Token, v Value, now int64) Effect {
+	return s.fill(key, token, v, now, false)
+}
+
+func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (eff Effect) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	l := t.live(key, token, now, &eff)
+	if l == nil {
+		s.rejected.Add(1)
+		eff.Outcome = Rejected
+		return eff
+	}
+	resident := tx.Entry()
+	if resident != nil && now < resident.Value.Hard && v.older(resident.Value.Version) {
+		s.rejected.Add(1)
+		eff.Outcome = Rejected
+		if resident.Value.Fresh(now) {
+			t.answer(l, Result{Kind: Hit, Value: &resident.Value, Seq: s.cfg.Seq()}, now, &eff)
+		} else {
+			t.next(l, now, &eff)
+		}
+		return eff
+	}
+	if _, least := t.tombstone(key); v.older(least) {
+		s.rejected.Add(1)
+		eff.Outcome = Rejected
+		t.next(l, now, &eff)
+		return eff
+	}
+	r := s.place(&tx, l.key, v, now, keep)
+	r.Seq = s.cfg.Seq()
+	eff.Outcome, eff.Seq = outcome(r), r.Seq
+	t.answer(l, r, now, &eff)
+	return eff
+}
+
+// place makes v the resident value of key, or removes what is resident if v cannot be kept, and returns what those who
+// wait get, but for the log number.
+func (s *Shard) place(tx *store.Tx[Value], key string, v Value, now int64, keep bool) Result {
+	if keep && now < v.Hard {
+		if e, ok := tx.Put(key, v, v.cost(), v.Hard, now); ok {
+			return Result{Kind: Hit, Value: &e.Value}
+		}
+	}
+	tx.Delete()
+	return Result{Kind: Hit, Value: &v, Uncached: true}
+}
+
+func outcome(placed Result) Outcome {
+	if placed.Uncached {
+		return Passed
+	}
+	return Stored
+}
+
+// Release ends a lease without a value; failure is what those who waited get in Result.Failure where cause says so. A
+// token that is not live changes nothing.
+func (s *Shard) Release(key string, token Token, cause Cause, failure any, now int64) (eff Effect) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	l := t.live(key, token, now, &eff)
+	if l == nil {
+		return eff
+	}
+	switch cause {
+	case Abandoned:
+		t.next(l, now, &eff)
+		return eff
+	case Shed:
+		if w := l.elsewhere(now); w != nil && !l.passed {
+			t.passTo(l, w, now, &eff)
+			l.passed = true
+			return eff
+		}
+	case LoadFailed:
+	}
+	t.dismiss(l, Result{Kind: Failed, Failure: failure}, &eff)
+	return eff
+}
+
+// elsewhere returns the longest waiter on another member than the holder's.
+func (l *lease) elsewhere(now int64) *waiter {
+	for w := l.first; w != nil; w = w.next {
+		if w.ask.Holder != l.holder && w.ask.Until > now {
+			return w
+		}
+	}
+	return nil
+}
+
+// Set stores a value that was written to the origin, without a lease: Stored, or Passed if it cannot be kept, Rejected
+// if cond or a higher version forbids it, Outdated. When stored or passed it is a change of the key: Config.Dropped is
+// called, a lease is revoked, since its load may have read the old value (R1), and everybody who waited gets the new one.
+// v.Bytes belongs to the Shard from here on; key may alias a buffer.
+func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	if cond.View < t.view {
+		eff.Outcome = Outdated
+		return eff
+	}
+	var resident *Value
+	if e := tx.Entry(); e != nil && now < e.Value.Hard {
+		resident = &e.Value
+	}
+	if !t.allowed(key, resident, v, cond, now) {
+		eff.Outcome = Rejected
+		return eff
+	}
+	l := t.leases[key]
+	if l != nil {
+		t.revoke(l, &eff)
+	}
+	r := s.place(&tx, strings.Clone(key), v, now, true)
+	s.cfg.Dropped(key)
+	r.Seq = s.cfg.Seq()
+	eff.Outcome, eff.Seq = outcome(r), r.Seq
+	if l != nil {
+		t.dismiss(l, r, &eff)
+	}
+	return eff
+}
+
+// allowed tells whether a Set may replace resident, which may be nil.
+func (t *table) allowed(key string, resident *Value, v Value, cond Cond, now int64) bool {
+	present := resident != nil && resident.Fresh(now) && !resident.Absent
+	if cond.IfAbsent && present || cond.IfPresent && !present {
+		return false
+	}
+	if resident != nil && v.older(resident.Version) {
+		return false
+	}
+	_, least := t.tombstone(key)
+	return !v.older(least)
+}

@@ -1,0 +1,113 @@
+package shard
+
+import (
+	"math"
+	"strings"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/nearcache/nearcache/internal/store"
+)
+
+// tombstone remembers the invalidations of one key.
+type tombstone struct {
+	at    int64  // when the last one arrived
+	least uint64 // versions below this are dead
+}
+
+// Invalidate removes what is resident for key, value or absence, calls Config.Dropped, revokes the lease, whose load may
+// have read the old value (R1, R2), and gives the longest waiter a new one, whose load begins afterwards. With a
+// minVersion, lower versions are refused from now on, and a resident value that is not lower stays: it is what the
+// invalidation is about. 0: none. key may alias a buffer.
+//
+// It may be repeated and arrive late: it costs a load at most.
+func (s *Shard) Invalidate(key string, minVersion uint64, now int64) (eff Effect) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	s.invalidations.Add(1)
+	if e := tx.Entry(); e != nil && (minVersion == 0 || e.Value.Version < minVersion) {
+		tx.Delete()
+		eff.Dropped = 1
+	}
+	t.entomb(key, minVersion, now)
+	s.cfg.Dropped(key)
+	if l := t.leases[key]; l != nil {
+		t.revoke(l, &eff)
+		t.next(l, now, &eff)
+	}
+	return eff
+}
+
+// Clear removes all entries and forgets the lowest versions, revokes all leases and gives the longest waiters new ones. When it returns, nothing stored or loaded before
+// the call is resident or will be. It does not call Config.Dropped: the caller numbers one event for the whole keyspace
+// after it. It locks one part after the other.
+func (s *Shard) Clear(now int64) (eff Effect) {
+	// Why this order: an entry removed before its key's lease is revoked could be filled again in between.
+	s.eachTable(func(t *table) {
+		t.tombs.Purge()
+		t.floor = max(t.floor, now)
+		for _, l := range t.leases {
+			t.revoke(l, &eff)
+			t.next(l, now, &eff)
+		}
+	})
+	eff.Dropped = s.store.DeleteFunc(func(*store.Entry[Value]) bool { return true })
+	return eff
+}
+
+// Move follows a change of the ring: entries and leases of keys for which lost returns true are removed, those who
+// waited are answered Moved, and so is, from now on, whoever found the way here by a ring before view. Rings are numbered
+// by the caller, upwards; a ring is in use before its Move begins, and its Move has returned before the next one is in
+// use, so that nothing is served that was kept for an earlier ownership of the key. Leases granted by the new ring stay.
+//
+// lost runs with a shard lock held: a pure function. Move locks one part after the other.
+func (s *Shard) Move(view uint64, lost func(key string) bool) (eff Effect) {
+	// Why this order: as in Clear. After the first step no lease can be had by an older ring.
+	s.eachTable(func(t *table) {
+		t.view = max(t.view, view)
+		for key, l := range t.leases {
+			if l.view < view && lost(key) {
+				t.revoke(l, &eff)
+				t.dismiss(l, Result{Kind: Moved}, &eff)
+			}
+		}
+	})
+	eff.Dropped = s.store.DeleteFunc(func(e *store.Entry[Value]) bool { return lost(e.Key) })
+	return eff
+}
+
+// Close empties the Shard for good: a Move away of everything that no later ring undoes.
+func (s *Shard) Close() Effect {
+	return s.Move(math.MaxUint64, func(string) bool { return true })
+}
+
+// Invalidated returns when the last invalidation of key arrived, and the lowest version that is not dead. The number of
+// keys remembered is bounded: for one that is not, at is when the newest of the forgotten ones was invalidated, which is
+// late enough for every one of them, and the version is 0.
+func (s *Shard) Invalidated(key string) (at int64, minVersion uint64) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	return s.tables[tx.Shard()].tombstone(key)
+}
+
+func (t *table) newTombstones(size int) *simplelru.LRU[string, tombstone] {
+	tombs, err := simplelru.NewLRU(size, func(_ string, old tombstone) { t.floor = max(t.floor, old.at) })
+	if err != nil {
+		panic("nearcache: no room for tombstones: " + err.Error()) // New never asks for less than one
+	}
+	return tombs
+}
+
+func (t *table) entomb(key string, minVersion uint64, now int64) {
+	at, least := t.tombstone(key)
+	t.tombs.Add(strings.Clone(key), tombstone{at: max(at, now), least: max(least, minVersion)})
+}
+
+func (t *table) tombstone(key string) (at int64, minVersion uint64) {
+	tomb, ok := t.tombs.Peek(key)
+	if !ok {
+		return t.floor, 0
+	}
+	return tomb.at, tomb.least
+}

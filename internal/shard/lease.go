@@ -1,0 +1,244 @@
+package shard
+
+import (
+	"container/heap"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+// table is what the leases and tombstones of one shard of the store are kept in.
+//
+// Invariant: a waiter is queued behind a lease in the table, and a lease in the table has one holder and one token. All
+// fields but s and maxLeases are guarded by the lock of the store's shard of the same index.
+type table struct {
+	s         *Shard
+	maxLeases int
+	leases    map[string]*lease
+	due       deadlines
+	tombs     *simplelru.LRU[string, tombstone]
+	floor     int64  // no forgotten tombstone is later
+	view      uint64 // of the last Move
+}
+
+// lease is the permission to fill one key, and the queue behind it.
+type lease struct {
+	key         string
+	token       Token
+	holder      string
+	expires     int64 // its granted life is over
+	view        uint64
+	passed      bool // its last holder was short of loader slots
+	due         deadline
+	first, last *waiter
+}
+
+// waiter is an ask that was answered Waiting.
+type waiter struct {
+	lease      *lease
+	ask        Ask
+	after      uint64 // only a lease with a higher number answers it
+	due        deadline
+	prev, next *waiter
+}
+
+func (t *table) init(s *Shard, maxLeases, maxTombstones int) {
+	t.s, t.maxLeases = s, maxLeases
+	t.leases = make(map[string]*lease)
+	t.tombs = t.newTombstones(maxTombstones)
+}
+
+// eachTable calls f for one table after the other, with its lock held.
+func (s *Shard) eachTable(f func(*table)) {
+	for i := range s.tables {
+		s.eachTableLocked(i, f)
+	}
+}
+
+func (s *Shard) eachTableLocked(i int, f func(*table)) {
+	s.store.Lock(i)
+	defer s.store.Unlock(i)
+	f(&s.tables[i])
+}
+
+// add puts a lease without a holder into the table: grant follows under the same lock.
+func (t *table) add(key string) *lease {
+	l := &lease{key: key}
+	l.due.lease, l.due.pos = l, -1
+	t.leases[key] = l
+	t.s.leases.Add(1)
+	return l
+}
+
+// remove ends a lease nobody is queued behind any more.
+func (t *table) remove(l *lease) {
+	t.due.remove(&l.due)
+	delete(t.leases, l.key)
+	t.s.leases.Add(-1)
+}
+
+// grant makes the asker the holder of l, under a new token.
+func (t *table) grant(l *lease, ask Ask, now int64) Result {
+	l.token = Token{Incarnation: t.s.cfg.Incarnation, Number: t.s.tokens.Add(1)}
+	l.holder, l.view, l.passed = ask.Holder, ask.View, false
+	l.expires = now + ask.Life
+	t.due.set(&l.due, l.expires)
+	return Result{Kind: Lease, Token: l.token, Seq: t.s.cfg.Seq()}
+}
+
+// live returns the lease of key if token is its token and its life is not over. Otherwise it returns nil, after the
+// lease, if it is that token's, was passed on.
+func (t *table) live(key string, token Token, now int64, eff *Effect) *lease {
+	l := t.leases[key]
+	if l == nil || l.token != token {
+		return nil
+	}
+	if l.due.at <= now {
+		t.expire(l, now, eff)
+		return nil
+	}
+	return l
+}
+
+// expire passes on a lease whose life is over.
+func (t *table) expire(l *lease, now int64, eff *Effect) {
+	t.s.expired.Add(1)
+	t.revoke(l, eff)
+	t.next(l, now, eff)
+}
+
+// revoke notes that the holder of l has lost it. next, or remove, follows.
+func (t *table) revoke(l *lease, eff *Effect) {
+	eff.Revoked = append(eff.Revoked, Revoked{Key: l.key, Token: l.token, Holder: l.holder})
+}
+
+// next passes l on to whoever has waited longest, or removes it.
+func (t *table) next(l *lease, now int64, eff *Effect) {
+	for w := l.first; w != nil; w = l.first {
+		if w.ask.Until > now {
+			t.passTo(l, w, now, eff)
+			return
+		}
+		t.wake(w, Result{Kind: TimedOut}, eff)
+	}
+	t.remove(l)
+}
+
+// passTo makes w the holder of the lease it waited behind.
+func (t *table) passTo(l *lease, w *waiter, now int64, eff *Effect) {
+	t.wake(w, t.grant(l, w.ask, now), eff)
+}
+
+// answer wakes everybody whom l can answer with r, passes l on if somebody is left, and removes it otherwise.
+func (t *table) answer(l *lease, r Result, now int64, eff *Effect) {
+	for w := l.first; w != nil; {
+		next := w.next
+		if w.after < l.token.Number {
+			t.wake(w, r, eff)
+		}
+		w = next
+	}
+	t.next(l, now, eff)
+}
+
+// dismiss wakes everybody with r and removes l.
+func (t *table) dismiss(l *lease, r Result, eff *Effect) {
+	for l.first != nil {
+		t.wake(l.first, r, eff)
+	}
+	t.remove(l)
+}
+
+func (t *table) wake(w *waiter, r Result, eff *Effect) {
+	t.unqueue(w)
+	eff.Wakes = append(eff.Wakes, Wake{Waiter: w.ask.Waiter, Result: r})
+}
+
+func (t *table) enqueue(l *lease, ask Ask) {
+	w := &waiter{lease: l, ask: ask, prev: l.last}
+	w.due.lease, w.due.waiter, w.due.pos = l, w, -1
+	if ask.Fresh {
+		w.after = l.token.Number
+	}
+	if l.last == nil {
+		l.first = w
+	} else {
+		l.last.next = w
+	}
+	l.last = w
+	t.due.set(&w.due, ask.Until)
+	t.s.waiters.Add(1)
+}
+
+func (t *table) unqueue(w *waiter) {
+	l := w.lease
+	if w.prev == nil {
+		l.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		l.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.prev, w.next = nil, nil
+	t.due.remove(&w.due)
+	t.s.waiters.Add(-1)
+}
+
+// deadline is when a lease expires, or a waiter gives up.
+type deadline struct {
+	at     int64
+	pos    int // in the heap, or -1
+	lease  *lease
+	waiter *waiter // nil: the lease's own
+}
+
+// deadlines is a heap of them, the earliest first.
+type deadlines []*deadline
+
+// set puts d into the heap, or moves it.
+func (h *deadlines) set(d *deadline, at int64) {
+	d.at = at
+	if d.pos < 0 {
+		heap.Push(h, d)
+		return
+	}
+	heap.Fix(h, d.pos)
+}
+
+// remove takes d out, if it is in.
+func (h *deadlines) remove(d *deadline) {
+	if d.pos >= 0 {
+		heap.Remove(h, d.pos)
+	}
+}
+
+// Len is part of heap.Interface.
+func (h deadlines) Len() int { return len(h) }
+
+// Less is part of heap.Interface.
+func (h deadlines) Less(i, j int) bool { return h[i].at < h[j].at }
+
+// Swap is part of heap.Interface.
+func (h deadlines) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+
+// Push is part of heap.Interface.
+func (h *deadlines) Push(x any) {
+	d := x.(*deadline)
+	d.pos = len(*h)
+	*h = append(*h, d)
+}
+
+// Pop is part of heap.Interface.
+func (h *deadlines) Pop() any {
+	last := len(*h) - 1
+	d := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	d.pos = -1
+	return d
+}

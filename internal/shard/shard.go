@@ -1,0 +1,148 @@
+// Package shard is what a member keeps of one keyspace as its owner: encoded values and negative entries, at most one
+// fill lease per key, those who wait behind it, and for a while what was invalidated last (docs/design.md section 8,
+// docs/protocol.md R1, R2 and R6).
+//
+// The package is passive: it starts no goroutine, reads no clock and does no I/O. Time is an argument, in nanoseconds on
+// the member's own monotonic clock. A call never blocks on anything but a short mutex; what has to happen because of it
+// (answers to those who waited, notices to holders that lost their lease) comes back in its Effect, for the caller to
+// carry out after the call. All methods are safe for concurrent use.
+//
+// Lock order: a shard lock of the store, then whatever leaf lock Config.Dropped takes. One shard lock at a time.
+package shard
+
+import (
+	"sync/atomic"
+
+	"github.com/nearcache/nearcache/internal/store"
+)
+
+// Config of a Shard.
+type Config struct {
+	// Incarnation of this member: part of every token, so that a token of an earlier life is never live.
+	Incarnation uint64
+	// Tokens numbers the leases. Shards that may follow each other under one name within one incarnation (a keyspace
+	// closed and opened again) share it. Nil: a counter of the shard's own.
+	Tokens *atomic.Uint64
+	// MaxBytes is the budget for entries: keys, values and the store's overhead. It may be changed by Resize.
+	MaxBytes int64
+	// MaxLeases bounds the live leases; above it Acquire answers Busy. The bound is kept per part of the key space, so
+	// an uneven load meets it a little early. 0: 65,536.
+	MaxLeases int
+	// MaxWaiters bounds the asks queued behind all leases; above it Acquire answers Busy. 0: 262,144.
+	MaxWaiters int
+	// MaxTombstones bounds the keys whose last invalidation is remembered one by one. 0: 16,384.
+	MaxTombstones int
+	// Dropped is called when key has changed at the origin: after its entry was unlinked or replaced and before the
+	// operation returns, with a shard lock held. It numbers the change in the invalidation log, and may take that log's
+	// leaf lock and no other. key may alias the caller's buffer. Not called for fills, evictions, expiries, Clear and
+	// Move. Nil: nothing to tell.
+	Dropped func(key string)
+	// Seq is the number of the log's last event. It may be called with a shard lock held and takes no lock. Nil: always 0.
+	Seq func() uint64
+}
+
+const (
+	defaultMaxLeases     = 1 << 16
+	defaultMaxWaiters    = 1 << 18
+	defaultMaxTombstones = 1 << 14
+)
+
+// Shard is the owner's part of one keyspace.
+type Shard struct {
+	cfg    Config
+	tokens *atomic.Uint64
+	store  *store.Store[Value]
+	tables []table // one per shard of the store, guarded by that shard's lock
+
+	leases        atomic.Int64
+	waiters       atomic.Int64
+	rejected      atomic.Uint64
+	expired       atomic.Uint64
+	invalidations atomic.Uint64
+}
+
+// New makes an empty Shard.
+func New(cfg Config) *Shard {
+	s := &Shard{cfg: cfg, tokens: cfg.Tokens, store: store.New[Value](store.Config{MaxBytes: cfg.MaxBytes})}
+	if s.tokens == nil {
+		s.tokens = new(atomic.Uint64)
+	}
+	if cfg.Seq == nil {
+		s.cfg.Seq = func() uint64 { return 0 }
+	}
+	if cfg.Dropped == nil {
+		s.cfg.Dropped = func(string) {}
+	}
+	if cfg.MaxLeases <= 0 {
+		s.cfg.MaxLeases = defaultMaxLeases
+	}
+	if cfg.MaxWaiters <= 0 {
+		s.cfg.MaxWaiters = defaultMaxWaiters
+	}
+	if cfg.MaxTombstones <= 0 {
+		s.cfg.MaxTombstones = defaultMaxTombstones
+	}
+	n := s.store.Shards()
+	s.tables = make([]table, n)
+	for i := range s.tables {
+		s.tables[i].init(s, (s.cfg.MaxLeases+n-1)/n, (s.cfg.MaxTombstones+n-1)/n)
+	}
+	return s
+}
+
+// Get returns the fresh value or absence of key, and the number of the log's last event at an instant before it was
+// read: whoever keeps a copy under that number drops it on every later event of the key. Nil: nothing fresh, go on to
+// Acquire. It takes no lock and allocates nothing; key may alias a buffer. The Value is shared and read-only.
+func (s *Shard) Get(key string, now int64) (*Value, uint64) {
+	// Why this order: Dropped numbers a change after the old entry was unlinked. A number read first therefore never
+	// covers a change whose old value is read after it.
+	seq := s.cfg.Seq()
+	e := s.store.Get(key, now)
+	if e == nil || !e.Value.Fresh(now) {
+		return nil, seq
+	}
+	return &e.Value, seq
+}
+
+// Peek is Get for onlookers: the read does not count as a use of the entry, and what is past its lifetime but not past
+// its hard end is returned too (see Value.Fresh).
+func (s *Shard) Peek(key string, now int64) (*Value, uint64) {
+	seq := s.cfg.Seq()
+	e := s.store.Find(key)
+	if e == nil || now >= e.Value.Hard {
+		return nil, seq
+	}
+	return &e.Value, seq
+}
+
+// Range calls yield for the resident entries, expired ones that were not swept yet included, until it returns false.
+// What is stored or dropped meanwhile may be seen or not. yield runs without a lock and may call the Shard.
+func (s *Shard) Range(yield func(key string, v *Value) bool) {
+	s.store.Range(func(e *store.Entry[Value]) bool { return yield(e.Key, &e.Value) })
+}
+
+// Resize changes the budget and evicts at once what exceeds it.
+func (s *Shard) Resize(maxBytes int64) { s.store.Resize(maxBytes) }
+
+// Stats are the shard's counters.
+type Stats struct {
+	store.Stats
+	Leases        int64  // live
+	Waiters       int64  // queued behind them
+	Rejected      uint64 // fills refused: the lease was no longer live, or a higher version is known
+	Expired       uint64 // leases that ended because their holder did not answer in time
+	Invalidations uint64 // keys invalidated, resident or not
+}
+
+// Stats returns the counters. They are read one after the other: sums over several of them may be off by what happens
+// meanwhile.
+func (s *Shard) Stats() Stats {
+	return Stats{
+		Stats:         s.store.Stats(),
+		Leases:        s.leases.Load(),
+		Waiters:       s.waiters.Load(),
+		Rejected:      s.rejected.Load(),
+		Expired:       s.expired.Load(),
+		Invalidations: s.invalidations.Load(),
+	}
+}

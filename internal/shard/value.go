@@ -1,0 +1,89 @@
+package shard
+
+// Value is what is stored for a key: the bytes of a value, or the knowledge that the origin has none.
+//
+// Ownership: a Value handed to the Shard belongs to it, Bytes included; nobody writes to it afterwards. A Value that
+// comes out is shared and read-only.
+type Value struct {
+	Bytes    []byte
+	Absent   bool   // a negative entry: the key does not exist at the origin
+	LoadedAt int64  // when its load began; all lifetimes count from here (R6)
+	Version  uint64 // the origin's version; 0: none, it is compared with nothing
+	Soft     int64  // fresh until then
+	Hard     int64  // kept until then as a stale copy; at least Soft
+	TagPos   uint64 // position in the tag log when the load began
+}
+
+// Fresh tells whether the value is within its lifetime at now.
+func (v *Value) Fresh(now int64) bool { return now < v.Soft }
+
+// older tells whether version is higher than v's, which has one.
+func (v *Value) older(version uint64) bool { return v.Version > 0 && v.Version < version }
+
+// cost is what the value counts in the store beside its key and the store's overhead.
+func (v *Value) cost() int64 { return int64(len(v.Bytes)) }
+
+// Token is the right to fill one key, unique over the restarts of the member that gave it. The zero Token is none.
+type Token struct {
+	Incarnation uint64
+	Number      uint64
+}
+
+// Kind says what an asker gets.
+type Kind uint8
+
+// The kinds of results.
+const (
+	Hit      Kind = iota + 1 // Value is there, maybe as an absence
+	Lease                    // Token is yours: load, then Fill, Pass or Release
+	Waiting                  // from Acquire only: queued; the result comes in a Wake
+	Failed                   // the load behind the lease failed; Failure is what its holder said
+	TimedOut                 // Ask.Until has passed
+	Moved                    // the ring changed since Ask.View: find the owner again
+	Busy                     // from Acquire only: too many leases or waiters
+)
+
+// Result answers an asker.
+type Result struct {
+	Kind     Kind
+	Value    *Value // Hit
+	Uncached bool   // Hit: the value is stored nowhere and must not be kept
+	Seq      uint64 // Hit, Lease: the log's last number when the value was read, or the lease granted
+	Token    Token  // Lease
+	Failure  any    // Failed
+}
+
+// Wake is the result of somebody who waited. Each Ask that was answered Waiting gets exactly one, unless Leave or Forget
+// took it out of the queue.
+type Wake struct {
+	Waiter any
+	Result Result
+}
+
+// Revoked is a lease that ended against its holder's will: a fill with its token is refused, and callers who come after
+// the cause must not share the holder's load (R1b).
+type Revoked struct {
+	Key    string
+	Token  Token
+	Holder string
+}
+
+// Outcome says what became of a value.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Stored   Outcome = iota + 1 // resident now
+	Passed                      // current, but not kept: uncached, expired already, or too large for the store
+	Rejected                    // the lease is not live, a higher version is known, or a condition of Set does not hold
+	Outdated                    // Set: the ring changed since Cond.View; nothing was done
+)
+
+// Effect is what an operation did and what its caller has to do now, without any lock held.
+type Effect struct {
+	Outcome Outcome   // Fill, Pass, Set
+	Seq     uint64    // Fill, Pass, Set: the log's last number when the value was stored or passed
+	Dropped int       // Invalidate, Clear, Move: entries removed
+	Revoked []Revoked // tell these holders
+	Wakes   []Wake    // answer these
+}
