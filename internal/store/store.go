@@ -1,170 +1,184 @@
-// Package store is a stand-in with the API of the real engine: one mutex and map per shard, no eviction policy.
 package store
 
 import (
-	"sync"
+	"hash/maphash"
+	"math/bits"
+	"runtime"
+	"sync/atomic"
 )
 
-// Overhead is what an entry costs beside its key and value.
-const Overhead = 128
+// EntryOverhead is what an entry counts in bytes besides its key and the bytes passed to Put: the entry itself, its
+// places in the index, the queues and the deadline buckets, and its part of the sketch and the ghosts.
+const EntryOverhead = 192
 
-// Config of a store.
+const (
+	maxShards       = 256
+	minShardBytes   = 1 << 20 // of a shard by default: a store of 1 MiB has one and holds a value of hundreds of KiB
+	minShardEntries = 128     // of a shard by default: fewer make poor statistics
+)
+
+// Config says how much a Store holds.
 type Config struct {
-	MaxBytes   int64
-	Shards     int
-	MaxEntries int64
+	MaxBytes   int64 // keys, values and EntryOverhead each; 0 or less: the store holds nothing
+	MaxEntries int64 // 0: no limit on the number
+	Shards     int   // rounded up to a power of two, 256 at most; 0: by MaxBytes, MaxEntries and GOMAXPROCS, 16 at most
+
+	hash func(string) uint64 // tests; nil: maphash with a seed of the store's own
 }
 
-// Entry is one resident value.
+// Entry is a key and its value. It is immutable: a later Put of the key makes a new Entry, and whoever
+// holds the old one goes on reading the old value.
 type Entry[V any] struct {
 	Key      string
-	Value    V
-	Deadline int64
-	cost     int64
+	Deadline int64 // the first instant at which Get does not return the entry; math.MaxInt64: never
+	// uses counts hits up to usesMax in its low bits. The other bits are free for what is read with it, so that readers change
+	// the word by compare-and-swap only.
+	uses  atomic.Uint32
+	pos   uint32 // in its queue; this and what follows Value is guarded by the shard's mutex
+	Value V
+
+	hash      uint64
+	cost      uint32 // bytes it counts
+	bucketPos uint32 // in its deadline bucket
+	bucket    uint16 // its deadline bucket
+	main      bool   // in main, else in the window
 }
 
-// Stats of a store.
-type Stats struct {
-	Entries, Bytes, MaxBytes         int64
-	Evictions, Expirations, TooLarge uint64
-}
+const usesMax = 3 // more makes hit ratios slightly worse
 
-type shard[V any] struct {
-	mu    sync.RWMutex
-	m     map[string]*Entry[V]
-	bytes int64
-}
+// Bytes is what the entry counts of the budget.
+func (e *Entry[V]) Bytes() int64 { return int64(e.cost) }
 
-// Store holds entries.
-type Store[V any] struct {
-	max    int64
-	shards []shard[V]
-	mu     sync.Mutex
-	stats  Stats
-}
-
-// Tx is a locked shard.
-type Tx[V any] struct {
-	s   *Store[V]
-	i   int
-	key string
-}
-
-// New makes a store.
-func New[V any](cfg Config) *Store[V] {
-	n := cfg.Shards
-	if n == 0 {
-		n = 16
+// used notes a hit. A lost race loses a count.
+func (e *Entry[V]) used() {
+	if u := e.uses.Load(); u&usesMax != usesMax {
+		e.uses.CompareAndSwap(u, u+1)
 	}
-	s := &Store[V]{max: cfg.MaxBytes, shards: make([]shard[V], n)}
+}
+
+// Store is a sharded cache. All methods are safe for concurrent use. A Store must be made by New.
+type Store[V any] struct {
+	seed   maphash.Seed
+	hashFn func(string) uint64 // nil outside of tests
+	mask   uint64              // of the shard's number
+	shards []shard[V]
+}
+
+// New returns an empty store.
+func New[V any](cfg Config) *Store[V] {
+	n := shardCount(cfg)
+	s := &Store[V]{seed: maphash.MakeSeed(), hashFn: cfg.hash, mask: uint64(n - 1), shards: make([]shard[V], n)}
 	for i := range s.shards {
-		s.shards[i].m = map[string]*Entry[V]{}
+		s.shards[i].init(cfg.MaxBytes/int64(n), cfg.MaxEntries/int64(n))
 	}
 	return s
 }
 
-// ShardOf is the shard of key.
-func (s *Store[V]) ShardOf(key string) int {
-	h := uint32(2166136261)
-	for i := range len(key) {
-		h = (h ^ uint32(key[i])) * 16777619
+// shardCount returns a power of two.
+func shardCount(cfg Config) int {
+	want := int64(cfg.Shards)
+	if want <= 0 {
+		want = min(16, 4*int64(runtime.GOMAXPROCS(0)), max(1, cfg.MaxBytes/minShardBytes))
+		if cfg.MaxEntries > 0 {
+			want = min(want, max(1, cfg.MaxEntries/minShardEntries))
+		}
+		return 1 << (bits.Len64(uint64(want)) - 1)
 	}
-	return int(h % uint32(len(s.shards)))
+	n := 1 << bits.Len64(uint64(min(want, maxShards)-1))
+	for cfg.MaxEntries > 0 && int64(n) > cfg.MaxEntries {
+		n /= 2 // every shard holds an entry
+	}
+	return n
 }
 
-// Shards is their number.
-func (s *Store[V]) Shards() int { return len(s.shards) }
-
-// Get reads.
+// Get returns the entry of key, or nil when there is none or its deadline has passed at now, and counts the use. It takes
+// no lock, does not allocate, and does not retain key.
 func (s *Store[V]) Get(key string, now int64) *Entry[V] {
-	e := s.Find(key)
-	if e == nil || now >= e.Deadline {
+	h := s.hash(key)
+	e := s.of(h).index.Load().find(h, key)
+	if e == nil || e.Deadline <= now {
 		return nil
 	}
+	e.used()
 	return e
 }
 
-// Find reads uncounted.
+// Find is Get for those who only look: the use is not counted, and an entry that is past its deadline is returned like
+// any other.
 func (s *Store[V]) Find(key string) *Entry[V] {
-	sh := &s.shards[s.ShardOf(key)]
-	sh.mu.RLock()
-	defer sh.mu.RUnlock()
-	return sh.m[key]
+	h := s.hash(key)
+	return s.of(h).index.Load().find(h, key)
 }
 
-// Begin locks the key's shard.
+// Begin locks the shard of key until the Tx ends. Only one Tx may be open per goroutine. It retains key until the
+// end, not longer.
 func (s *Store[V]) Begin(key string) Tx[V] {
-	i := s.ShardOf(key)
+	h := s.hash(key)
+	i := s.shardIndex(h)
 	s.shards[i].mu.Lock()
-	return Tx[V]{s, i, key}
+	return Tx[V]{shard: &s.shards[i], number: i, key: key, hash: h}
 }
 
-// Entry is the current one.
-func (t *Tx[V]) Entry() *Entry[V] { return t.s.shards[t.i].m[t.key] }
+// Shards is the number of shards; it never changes.
+func (s *Store[V]) Shards() int { return len(s.shards) }
 
-// Put inserts.
-func (t *Tx[V]) Put(key string, v V, bytes int64, deadline, _ int64) (*Entry[V], bool) {
-	t.Delete()
-	sh := &t.s.shards[t.i]
-	cost := bytes + int64(len(key)) + Overhead
-	share := t.s.max / int64(len(t.s.shards))
-	if cost > share {
-		return nil, false
-	}
-	for k, e := range sh.m {
-		if sh.bytes+cost <= share {
-			break
-		}
-		delete(sh.m, k)
-		sh.bytes -= e.cost
-	}
-	e := &Entry[V]{Key: key, Value: v, Deadline: deadline, cost: cost}
-	sh.m[key] = e
-	sh.bytes += cost
-	return e, true
-}
+// ShardOf is the number of key's shard.
+func (s *Store[V]) ShardOf(key string) int { return s.shardIndex(s.hash(key)) }
 
-// Delete removes.
-func (t *Tx[V]) Delete() *Entry[V] {
-	sh := &t.s.shards[t.i]
-	e := sh.m[t.key]
-	if e != nil {
-		delete(sh.m, t.key)
-		sh.bytes -= e.cost
-	}
-	return e
-}
+// Lock locks a shard, for work on the caller's own tables of it; no Tx may be begun on it by the same goroutine.
+func (s *Store[V]) Lock(shard int) { s.shards[shard].mu.Lock() }
 
-// Shard is the index of the locked shard.
-func (t *Tx[V]) Shard() int { return t.i }
+// Unlock undoes Lock.
+func (s *Store[V]) Unlock(shard int) { s.shards[shard].mu.Unlock() }
 
-// End unlocks.
-func (t *Tx[V]) End() { t.s.shards[t.i].mu.Unlock() }
-
-// Lock locks a shard.
-func (s *Store[V]) Lock(i int) { s.shards[i].mu.Lock() }
-
-// Unlock unlocks a shard.
-func (s *Store[V]) Unlock(i int) { s.shards[i].mu.Unlock() }
-
-// Resize changes the budget.
-func (s *Store[V]) Resize(maxBytes int64) { s.max = maxBytes }
-
-// Sweep drops expired entries.
-func (s *Store[V]) Sweep(now int64) int {
-	return s.DeleteFunc(func(e *Entry[V]) bool { return now >= e.Deadline })
-}
-
-// Range visits all.
-func (s *Store[V]) Range(yield func(*Entry[V]) bool) {
+// Resize changes the budget, and evicts what exceeds the new one before it returns. The number of shards stays: a store
+// that was made large and is resized to little holds small values only.
+func (s *Store[V]) Resize(maxBytes int64) {
 	for i := range s.shards {
-		var es []*Entry[V]
-		s.Lock(i)
-		for _, e := range s.shards[i].m {
-			es = append(es, e)
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sh.resize(maxBytes / int64(len(s.shards)))
+		sh.mu.Unlock()
+	}
+}
+
+const (
+	sweepChunk = 256 // entries freed or moved under one hold of a shard's lock, some 20 µs
+	sweepMax   = 16 * sweepChunk
+)
+
+// Sweep frees entries whose deadline has passed for 17 ms or more, at most 4,096 per shard, and returns their number. Called
+// every few tens of milliseconds it keeps the memory of a store with lifetimes of a second within a few percent of what is live.
+func (s *Store[V]) Sweep(now int64) int {
+	total := 0
+	for i := range s.shards {
+		sh := &s.shards[i]
+		for steps := 0; steps < sweepMax; steps += sweepChunk {
+			sh.mu.Lock()
+			freed, done := sh.sweep(now, sweepChunk)
+			sh.mu.Unlock()
+			total += freed
+			if done {
+				break
+			}
 		}
-		s.Unlock(i)
-		for _, e := range es {
+	}
+	return total
+}
+
+// Range calls yield for every entry, expired ones included, until it returns false. It works on a copy of the pointers of one shard at a time: yield
+// runs without a lock and may use the store; what changes meanwhile may or may not be seen.
+func (s *Store[V]) Range(yield func(*Entry[V]) bool) {
+	var entries []*Entry[V]
+	for i := range s.shards {
+		sh := &s.shards[i]
+		entries = entries[:0]
+		sh.mu.Lock()
+		for e := range sh.index.Load().all {
+			entries = append(entries, e)
+		}
+		sh.mu.Unlock()
+		for _, e := range entries {
 			if !yield(e) {
 				return
 			}
@@ -172,31 +186,54 @@ func (s *Store[V]) Range(yield func(*Entry[V]) bool) {
 	}
 }
 
-// DeleteFunc deletes what del says.
+// DeleteFunc removes the entries for which del returns true, and returns their number. Every shard is held locked while its entries
+// are judged: del must be quick, and must neither block nor use the store.
 func (s *Store[V]) DeleteFunc(del func(*Entry[V]) bool) int {
-	n := 0
+	total := 0
 	for i := range s.shards {
-		s.Lock(i)
-		for k, e := range s.shards[i].m {
-			if del(e) {
-				delete(s.shards[i].m, k)
-				s.shards[i].bytes -= e.cost
-				n++
-			}
-		}
-		s.Unlock(i)
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		total += sh.deleteFunc(del)
+		sh.mu.Unlock()
 	}
-	return n
+	return total
 }
 
-// Stats counts.
-func (s *Store[V]) Stats() Stats {
-	st := Stats{MaxBytes: s.max}
-	for i := range s.shards {
-		s.shards[i].mu.RLock()
-		st.Entries += int64(len(s.shards[i].m))
-		st.Bytes += s.shards[i].bytes
-		s.shards[i].mu.RUnlock()
-	}
-	return st
+// Stats are a store's gauges and counters.
+type Stats struct {
+	Entries     int64
+	Bytes       int64 // keys, values and overhead of the entries
+	MaxBytes    int64
+	Evictions   uint64 // entries that left, or did not get in, for want of room
+	Expirations uint64 // entries that left after their deadline
+	TooLarge    uint64 // values that were refused because they exceed a shard's share
 }
+
+// Stats sums the shards, each at its own instant.
+func (s *Store[V]) Stats() Stats {
+	var t Stats
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		t.Entries += int64(sh.entries())
+		t.Bytes += sh.bytes()
+		t.MaxBytes += sh.maxBytes
+		t.Evictions += sh.evictions
+		t.Expirations += sh.expirations
+		t.TooLarge += sh.tooLarge
+		sh.mu.Unlock()
+	}
+	return t
+}
+
+func (s *Store[V]) hash(key string) uint64 {
+	if s.hashFn != nil {
+		return s.hashFn(key)
+	}
+	return maphash.String(s.seed, key)
+}
+
+func (s *Store[V]) of(h uint64) *shard[V] { return &s.shards[s.shardIndex(h)] }
+
+// shardIndex takes bits that neither choose a bucket of the index nor make a tag.
+func (s *Store[V]) shardIndex(h uint64) int { return int(h >> 48 & s.mask) }

@@ -1,0 +1,139 @@
+package store
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// shard is one part of a store: an index that readers use, and behind the mutex everything that writers need.
+//
+// Invariant: an entry is in the index, in one queue, and (if it has a deadline) in one deadline bucket, or in none of them.
+type shard[V any] struct {
+	index atomic.Pointer[index[V]] // replaced and written under mu, read without
+	_     [56]byte                 // readers do not share a line with the lock
+
+	mu            sync.Mutex // guards all that follows, the inside of the index, and the callers' tables of this shard
+	window        queue[V]   // new entries, by age
+	main          queue[V]   // the CLOCK: the hand is at the oldest
+	due           wheel[V]
+	sketch        sketch
+	ghosts        ghosts
+	maxBytes      int64
+	maxEntries    int64 // math.MaxInt64: no limit
+	windowBytes   int64 // the window's part of them
+	windowEntries int64
+	random        uint64
+	evictions     uint64
+	expirations   uint64
+	tooLarge      uint64
+	_             [64]byte // the next shard's index pointer is on another line
+}
+
+func (sh *shard[V]) init(maxBytes, maxEntries int64) {
+	sh.index.Store(newIndex[V](1))
+	if sh.maxEntries = maxEntries; maxEntries <= 0 {
+		sh.maxEntries = math.MaxInt64
+	}
+	sh.windowEntries = max(1, sh.maxEntries/windowPart)
+	sh.random = 88172645463325252 // any seed but 0
+	sh.fitStatistics()
+	sh.resize(maxBytes)
+}
+
+func (sh *shard[V]) entries() int { return sh.window.n + sh.main.n }
+
+func (sh *shard[V]) bytes() int64 { return sh.window.bytes + sh.main.bytes }
+
+// fits tells whether an entry of this cost can be held at all.
+func (sh *shard[V]) fits(cost int64) bool { return cost <= sh.maxBytes && cost <= math.MaxUint32 }
+
+func (sh *shard[V]) find(h uint64, key string) *Entry[V] { return sh.index.Load().find(h, key) }
+
+// insert adds e, whose key is not resident. It may be over the budget then: settle follows.
+func (sh *shard[V]) insert(e *Entry[V], now int64) {
+	sh.fitStatistics()
+	sh.sketch.add(e.hash, 1, sh.entries())
+	q, admitted := sh.entrance(e, now)
+	if !admitted {
+		sh.ghosts.remember(e.hash)
+		sh.evictions++
+		return
+	}
+	x := sh.index.Load()
+	if x.full() {
+		x = x.resized()
+		sh.index.Store(x)
+	}
+	e.main = q == &sh.main
+	q.push(e)
+	sh.due.add(e, now)
+	x.insert(e)
+}
+
+// replace puts e in the place of old, which has the same key. An old entry that had expired was missed by a reader: that
+// counts as a use.
+func (sh *shard[V]) replace(old, e *Entry[V], now int64) {
+	e.main = old.main
+	e.uses.Store(old.uses.Load())
+	if old.Deadline <= now {
+		e.used()
+	}
+	sh.queueOf(old).swap(old, e)
+	sh.due.remove(old)
+	sh.due.add(e, now)
+	sh.index.Load().swap(old, e)
+}
+
+// unlink takes e out of everything.
+func (sh *shard[V]) unlink(e *Entry[V]) {
+	sh.index.Load().remove(e)
+	sh.queueOf(e).remove(e)
+	sh.due.remove(e)
+}
+
+func (sh *shard[V]) queueOf(e *Entry[V]) *queue[V] {
+	if e.main {
+		return &sh.main
+	}
+	return &sh.window
+}
+
+// shrink replaces an index that has become much too large.
+func (sh *shard[V]) shrink() {
+	if x := sh.index.Load(); x.sparse() {
+		sh.index.Store(x.resized())
+	}
+}
+
+// resize sets the budget and evicts what exceeds it.
+func (sh *shard[V]) resize(maxBytes int64) {
+	sh.maxBytes = max(0, maxBytes)
+	sh.windowBytes = sh.maxBytes / windowPart
+	sh.settle(math.MinInt64)
+	sh.shrink()
+}
+
+// sweep frees what is due, in at most steps steps; done tells that nothing is left to do.
+func (sh *shard[V]) sweep(now int64, steps int) (freed int, done bool) {
+	sh.due.expired(now, &steps, func(e *Entry[V]) {
+		sh.note(e)
+		sh.unlink(e)
+		freed++
+	})
+	sh.expirations += uint64(freed)
+	sh.shrink()
+	return freed, steps > 0
+}
+
+func (sh *shard[V]) deleteFunc(del func(*Entry[V]) bool) int {
+	n := 0
+	for e := range sh.index.Load().all {
+		if del(e) {
+			sh.unlink(e)
+			n++
+		}
+	}
+	sh.shrink()
+	return n
+}

@@ -1,0 +1,154 @@
+package store
+
+import "math"
+
+// wheel finds the entries whose deadline has passed: deadline buckets of 2^24 ns (17 ms) for the next second, and three
+// coarser levels, whose buckets are spread over the finer level when their time comes (hierarchical timing
+// wheels, Varghese and Lauck, 1987). Adding and removing are O(1), an entry is moved three times at most however
+// long it lives, and the memory does not depend on how far the deadlines lie apart. The zero wheel is empty.
+type wheel[V any] struct {
+	levels [wheelLevels]*wheelLevel[V]
+	tick   int64 // the next one to drain: no entry's bucket lies before it
+	n      int
+}
+
+type wheelLevel[V any] struct {
+	buckets [wheelSlots][]*Entry[V]
+	n       int
+}
+
+const (
+	tickBits    = 24
+	slotBits    = 6
+	wheelSlots  = 1 << slotBits
+	wheelLevels = 4      // the horizon is 2^(24+4*6) ns, 78 hours; later deadlines wait in its last bucket
+	noBucket    = 0xffff // Entry.bucket of an entry without a deadline
+	keepBucket  = 128    // an emptied bucket keeps at most this capacity
+	never       = math.MaxInt64
+)
+
+// add puts e in the bucket of its deadline.
+func (w *wheel[V]) add(e *Entry[V], now int64) {
+	if e.Deadline == never {
+		e.bucket = noBucket
+		return
+	}
+	if w.n == 0 {
+		w.tick = max(w.tick, now>>tickBits)
+	}
+	w.n++
+	w.place(e)
+}
+
+func (w *wheel[V]) place(e *Entry[V]) {
+	tick := max(e.Deadline>>tickBits, w.tick)
+	level, ahead := 0, tick-w.tick
+	for ahead >= wheelSlots && level < wheelLevels-1 {
+		level++
+		ahead >>= slotBits
+	}
+	shift := slotBits * level
+	if ahead >= wheelSlots {
+		tick = w.tick + (wheelSlots-1)<<shift
+	}
+	l := w.levels[level]
+	if l == nil {
+		l = new(wheelLevel[V])
+		w.levels[level] = l
+	}
+	slot := int(tick>>shift) & (wheelSlots - 1)
+	e.bucket = uint16(level<<slotBits | slot)
+	e.bucketPos = uint32(len(l.buckets[slot]))
+	l.buckets[slot] = append(l.buckets[slot], e)
+	l.n++
+}
+
+// remove takes e out, if it is in.
+func (w *wheel[V]) remove(e *Entry[V]) {
+	if e.bucket == noBucket {
+		return
+	}
+	w.n--
+	w.unplace(e)
+	e.bucket = noBucket
+}
+
+func (w *wheel[V]) unplace(e *Entry[V]) {
+	l := w.levels[e.bucket>>slotBits]
+	b := &l.buckets[e.bucket&(wheelSlots-1)]
+	last := len(*b) - 1
+	moved := (*b)[last]
+	(*b)[e.bucketPos], moved.bucketPos = moved, e.bucketPos
+	(*b)[last] = nil
+	*b = (*b)[:last]
+	l.n--
+	if last == 0 && cap(*b) > keepBucket {
+		*b = nil
+	}
+}
+
+// expired takes at most *budget steps, each of which moves an entry to a finer bucket or takes one out that is past its
+// deadline, and yields the latter. What is left of the budget tells that everything due was yielded: all entries whose
+// deadline lies a tick (17 ms) or more before now.
+func (w *wheel[V]) expired(now int64, budget *int, yield func(*Entry[V])) {
+	for end := now >> tickBits; w.tick < end; w.tick++ {
+		w.skip(end)
+		if w.tick == end {
+			return
+		}
+		for level := wheelLevels - 1; level > 0; level-- {
+			if w.tick&(1<<(slotBits*level)-1) == 0 && !w.cascade(level, budget) {
+				return
+			}
+		}
+		l := w.levels[0]
+		if l == nil {
+			continue
+		}
+		for b := &l.buckets[w.tick&(wheelSlots-1)]; len(*b) > 0; {
+			if *budget == 0 {
+				return
+			}
+			*budget--
+			e := (*b)[len(*b)-1]
+			w.remove(e)
+			yield(e)
+		}
+	}
+}
+
+// skip moves the wheel over ticks at which nothing can happen, up to end.
+func (w *wheel[V]) skip(end int64) {
+	if w.n == 0 {
+		w.tick = end
+		return
+	}
+	step := int64(0) // the next tick that is a multiple of it is the first one at which something happens
+	for level := range wheelLevels {
+		if l := w.levels[level]; l != nil && l.n > 0 {
+			break
+		}
+		step = 1 << (slotBits * (level + 1))
+	}
+	if step > 0 {
+		w.tick = min(end, (w.tick+step-1)&^(step-1))
+	}
+}
+
+// cascade spreads the bucket of level whose time has come over the finer levels. It tells whether it is done.
+func (w *wheel[V]) cascade(level int, budget *int) bool {
+	l := w.levels[level]
+	if l == nil {
+		return true
+	}
+	for b := &l.buckets[int(w.tick>>(slotBits*level))&(wheelSlots-1)]; len(*b) > 0; {
+		if *budget == 0 {
+			return false
+		}
+		*budget--
+		e := (*b)[len(*b)-1]
+		w.unplace(e)
+		w.place(e)
+	}
+	return true
+}
