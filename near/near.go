@@ -1,0 +1,126 @@
+package near
+
+import (
+	"sync/atomic"
+
+	"github.com/nearcache/nearcache/internal/store"
+)
+
+// Source is what a member knows about its hold on another member's stream of invalidations. There is one per peer; whoever follows the stream writes it, and every
+// near copy from that peer refers to it. The zero Source has generation 0 and no lease.
+type Source struct {
+	Gen        atomic.Uint64 // bumped when invalidations may have been missed: copies of another generation are dead
+	LeaseUntil atomic.Int64  // sending of the last renewal that was answered, plus the lease's length
+}
+
+// Item is a value and what must hold for it to be served. It is immutable and shared between callers.
+type Item[V any] struct {
+	// What a reader checks comes first: it shares a cache line with the entry's key and deadline.
+
+	Source *Source // of the member that the copy came from; nil: this process' own shard, and Gen, Seq and Free mean nothing
+	Gen    uint64  // of Source when the request was sent
+	Free   int64   // until then the copy needs no lease: sending of the request plus the lease's length
+
+	Value    V
+	Seq      uint64 // number of the owner's last event when it read the value: later ones of the key drop the copy
+	LoadedAt int64  // start of the load
+	Version  uint64 // at the origin; 0: none
+	Member   string // that the value came from
+	Absent   bool   // the key does not exist at the origin; Value is zero
+}
+
+// servable is R4 but for the deadline.
+func (it *Item[V]) servable(now int64) bool {
+	src := it.Source
+	return src == nil || it.Gen == src.Gen.Load() && (now < it.Free || now < src.LeaseUntil.Load())
+}
+
+// Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.
+type Cache[V any] struct {
+	store *store.Store[Item[V]]
+}
+
+// New returns an empty cache.
+func New[V any](cfg store.Config) *Cache[V] {
+	return &Cache[V]{store: store.New[Item[V]](cfg)}
+}
+
+// Get returns what is held of key and may be served at now, or nil. It takes no lock, does not allocate, and does not
+// retain key.
+func (c *Cache[V]) Get(key string, now int64) *Item[V] {
+	e := c.store.Get(key, now)
+	if e == nil || !e.Value.servable(now) {
+		return nil
+	}
+	return &e.Value
+}
+
+// Install keeps it under key until deadline, in place of what was there, if still returns true. It tells whether it did so: a value
+// that is larger than a shard of the cache is not kept, and neither is the one that it would have replaced. The value counts bytes; key is copied.
+//
+// still decides whether the copy is as good as when it was asked for (R3). It runs under the lock under which Invalidate drops copies: it must
+// be quick, must not block, and must not use the cache. Whoever invalidates marks the fetches of the key first and calls Invalidate then, and still looks
+// at the mark. Whatever the order, no copy older than the invalidation stays:
+//
+//  1. mark, Invalidate (nothing to drop), still: sees the mark, nothing is kept.
+//  2. mark, still: sees the mark, nothing is kept, Invalidate.
+//  3. still (no mark yet), kept, mark, Invalidate: drops the copy.
+//  4. still (no mark yet) and mark at once: Invalidate comes after the mark and waits for the lock that Install
+//     holds from before still until after the copy is in its place; then it drops it, as in 3.
+//
+// What would be wrong: to ask before the lock is taken. Then mark and Invalidate fit between the answer and the copy, and it stays.
+func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, still func() bool) bool {
+	tx := c.store.Begin(key)
+	defer tx.End()
+	if !still() {
+		return false
+	}
+	_, ok := tx.Put(it, bytes, deadline, now)
+	return ok
+}
+
+// Invalidate applies event seq of src's stream to key: it drops the copy that came from src, unless the value was read there after the
+// event. It tells whether it dropped one.
+func (c *Cache[V]) Invalidate(key string, src *Source, seq uint64) bool {
+	tx := c.store.Begin(key)
+	defer tx.End()
+	e := tx.Entry()
+	if e == nil || e.Value.Source != src || e.Value.Seq >= seq {
+		return false
+	}
+	tx.Delete()
+	return true
+}
+
+// Delete drops what is held of key, wherever it came from. It tells whether there was anything.
+func (c *Cache[V]) Delete(key string) bool {
+	tx := c.store.Begin(key)
+	defer tx.End()
+	return tx.Delete() != nil
+}
+
+// DropFrom drops the copies that came from src and returns their number. Bumping src.Gen already makes them unservable: this frees
+// their memory.
+func (c *Cache[V]) DropFrom(src *Source) int {
+	return c.store.DeleteFunc(func(e *store.Entry[Item[V]]) bool { return e.Value.Source == src })
+}
+
+// Clear drops everything that is held when it is called, and returns the number. A copy whose Install runs meanwhile may stay: who clears marks
+// the fetches first, as for Invalidate.
+func (c *Cache[V]) Clear() int {
+	return c.store.DeleteFunc(func(*store.Entry[Item[V]]) bool { return true })
+}
+
+// Sweep frees copies whose deadline has passed, with bounded work per call, and returns their number (see store.Store.Sweep).
+func (c *Cache[V]) Sweep(now int64) int { return c.store.Sweep(now) }
+
+// Resize changes the budget; what exceeds a smaller one is evicted before it returns.
+func (c *Cache[V]) Resize(maxBytes int64) { c.store.Resize(maxBytes) }
+
+// Range calls yield for everything that is held, servable or not, until it returns false. yield runs without a lock.
+func (c *Cache[V]) Range(yield func(key string, it *Item[V], deadline int64) bool) {
+	c.store.Range(func(e *store.Entry[Item[V]]) bool { return yield(e.Key, &e.Value, e.Deadline) })
+}
+
+// Stats returns the gauges and counters of the store.
+func (c *Cache[V]) Stats() store.Stats { return c.store.Stats() }
