@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -146,7 +145,7 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 		return nil, errDraining()
 	}
 	defer t.unregister(s)
-	s.single = make(chan Reply, 1)
+	s.Bulk, s.single = true, make(chan Reply, 1)
 	defer t.cfg.Handler.Gone(s)
 	if t.cfg.Handler.Serve(s, 0, &in.Req, &out.Rep) {
 		return out, nil

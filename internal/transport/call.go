@@ -42,7 +42,7 @@ func (t *Transport) NewCall() *Call {
 	return &Call{t: t, done: make(chan struct{}, 1)}
 }
 
-// Done delivers one value when the call is complete. A call of a batch delivers nothing: see Batch.Done.
+// Done delivers one value when the call is complete. A call of a batch delivers nothing, unless it is Detached: see Batch.Done.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
 // Abandon gives the call up because its caller stops waiting. It returns true if the call was not complete yet: then it is the
@@ -51,6 +51,10 @@ func (c *Call) Done() <-chan struct{} { return c.done }
 func (c *Call) Abandon() bool {
 	return c.state.CompareAndSwap(callPending, callAbandoned)
 }
+
+// Detached tells, after the Done of the batch that the call was started in, whether it has left the batch because the peer
+// told it to wait: then it is not complete yet, and its own Done delivers.
+func (c *Call) Detached() bool { return c.batch == nil }
 
 // Free gives a complete call back for reuse: the caller has received from Done (or its batch's) and keeps no pointer to it. What
 // Reply points to stays valid.
@@ -110,8 +114,9 @@ func NewBatch(n int) *Batch {
 	return b
 }
 
-// Done delivers one value when all calls are complete. A caller that stops waiting before that abandons each call, and does not wait for Done
-// again: the calls that Abandon refuses are complete.
+// Done delivers one value when every call is complete or has been told to wait. One that was told to wait has left the batch (see
+// Call.Detached): it goes on by itself, so that it does not hold up the others. A caller that stops waiting before that abandons
+// each call, and does not wait for Done again: the calls that Abandon refuses are complete.
 func (b *Batch) Done() <-chan struct{} { return b.done }
 
 func (b *Batch) one() {

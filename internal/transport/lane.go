@@ -52,6 +52,7 @@ type lane struct {
 
 	// Of the receiving goroutine.
 	answered []answeredCall
+	detached []*Batch // of calls that wait now
 
 	// mu guards the fields below. It is a leaf: nothing is called, sent or waited for under it.
 	mu      sync.Mutex
@@ -301,6 +302,10 @@ func (l *lane) receive(f *replyFrame) error {
 		}
 		if f.Reps[i].Status == StatusWaiting {
 			next = min(next, l.waitLocked(s))
+			if b := s.call.batch; b != nil {
+				s.call.batch = nil
+				l.detached = append(l.detached, b)
+			}
 			continue
 		}
 		l.answered = append(l.answered, answeredCall{l.releaseLocked(index), i})
@@ -328,6 +333,11 @@ func (l *lane) receive(f *replyFrame) error {
 	}
 	clear(l.answered)
 	l.answered = l.answered[:0]
+	for _, b := range l.detached {
+		b.one()
+	}
+	clear(l.detached)
+	l.detached = l.detached[:0]
 	if finish {
 		_ = l.st.CloseSend() // always nil; the peer ends the stream
 	}

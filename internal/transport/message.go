@@ -139,8 +139,11 @@ type Reply struct {
 	HasValue bool
 }
 
-// ReplyUncached marks a value that the asker must not keep.
-const ReplyUncached uint32 = 1
+// Flags of a Reply.
+const (
+	ReplyUncached uint32 = 1 << iota // the asker must not keep the value
+	ReplyLoaded                      // the asker waited for the load of the value
+)
 
 // Limits of the wire. What exceeds them is refused before it is used.
 const (

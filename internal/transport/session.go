@@ -20,6 +20,7 @@ type Session struct {
 	Member      string // its ID
 	Addr        string // its advertised address
 	Incarnation uint64
+	Bulk        bool // one request that travels alone, not a lane
 
 	t       *Transport
 	view    atomic.Uint64
