@@ -1,0 +1,110 @@
+package nearcache
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Codec turns values into bytes and back. It is called concurrently.
+type Codec[V any] interface {
+	// Append appends the encoding of v to dst and returns the extended slice. It must not keep dst.
+	Append(dst []byte, v V) ([]byte, error)
+	// Decode returns the value that b encodes. It must not keep b or change it.
+	Decode(b []byte) (V, error)
+}
+
+// borrower is a codec whose values are the encoded bytes themselves, which then are shared and never written again.
+type borrower[V any] interface {
+	borrow(b []byte) V
+}
+
+// defaultCodec chooses by the type of V.
+func defaultCodec[V any]() (Codec[V], error) {
+	var v V
+	switch any(v).(type) {
+	case []byte:
+		return any(bytesCodec{}).(Codec[V]), nil
+	case string:
+		return any(stringCodec{}).(Codec[V]), nil
+	case proto.Message:
+		t := reflect.TypeFor[V]()
+		if t.Kind() != reflect.Pointer {
+			return nil, fmt.Errorf("no default for the interface type %v", t)
+		}
+		return protoCodec[V]{elem: t.Elem()}, nil
+	}
+	if t := reflect.TypeFor[V](); t.Kind() == reflect.Chan || t.Kind() == reflect.Func {
+		return nil, fmt.Errorf("no default for %v", t)
+	}
+	return jsonCodec[V]{}, nil
+}
+
+type bytesCodec struct{}
+
+func (bytesCodec) Append(dst []byte, v []byte) ([]byte, error) { return append(dst, v...), nil }
+
+func (bytesCodec) Decode(b []byte) ([]byte, error) { return append([]byte{}, b...), nil }
+
+// borrow shares b with its capacity cut, so that an append copies.
+func (bytesCodec) borrow(b []byte) []byte { return b[:len(b):len(b)] }
+
+type stringCodec struct{}
+
+func (stringCodec) Append(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil }
+
+func (stringCodec) Decode(b []byte) (string, error) { return string(b), nil }
+
+type protoCodec[V any] struct{ elem reflect.Type }
+
+func (protoCodec[V]) Append(dst []byte, v V) ([]byte, error) {
+	return proto.MarshalOptions{}.MarshalAppend(dst, any(v).(proto.Message))
+}
+
+func (c protoCodec[V]) Decode(b []byte) (V, error) {
+	m := reflect.New(c.elem).Interface().(proto.Message)
+	err := proto.Unmarshal(b, m)
+	return m.(V), err
+}
+
+type jsonCodec[V any] struct{}
+
+func (jsonCodec[V]) Append(dst []byte, v V) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return append(dst, b...), err
+}
+
+func (jsonCodec[V]) Decode(b []byte) (V, error) {
+	var v V
+	err := json.Unmarshal(b, &v)
+	return v, err
+}
+
+// decode returns the value of b, which is never written again. A codec that panics fails this value only.
+func decode[V any](c Codec[V], b []byte) (v V, err error) {
+	if c, ok := c.(borrower[V]); ok {
+		return c.borrow(b), nil
+	}
+	defer recoverTo(&err)
+	return c.Decode(b)
+}
+
+// encode returns bytes of its own. A codec that panics fails this value only.
+func encode[V any](c Codec[V], v V) (b []byte, err error) {
+	defer recoverTo(&err)
+	b, err = c.Append(nil, v)
+	if err != nil {
+		return nil, fmt.Errorf("nearcache: encode: %w", err)
+	}
+	return b[:len(b):len(b)], nil
+}
+
+// recoverTo turns a panic into a *PanicError.
+func recoverTo(err *error) {
+	if r := recover(); r != nil {
+		*err = &PanicError{Value: r, Stack: debug.Stack()}
+	}
+}

@@ -1,0 +1,326 @@
+package nearcache
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/peers"
+)
+
+// NodeConfig configures a Node. Zero fields take the documented defaults; what is invalid is a *ConfigError from Start.
+type NodeConfig struct {
+	// ID is the member's name, unique in the cluster. Default: the advertised address, which is also what the discoveries
+	// that know addresses only (peers.Static, peers.DNS) call it.
+	ID string
+	// Cluster keeps clusters apart: members of another one are refused. Default "nearcache".
+	Cluster string
+	// Listen is the address peers are served on, as host:port; port 0 takes a free one. Empty together with Listener and
+	// Discovery: a cluster of one without a socket.
+	Listen string
+	// Listener serves peers instead of Listen. The node owns it from Start on and closes it.
+	Listener net.Listener
+	// Advertise is the host:port that the others dial. Default: the listener's address, which must then be one that can be
+	// dialled (not a wildcard).
+	Advertise string
+	// Dial reaches a peer's advertised address. Default: TCP, without any proxy.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Discovery reports the members. Default: none, a cluster of one.
+	Discovery peers.Discovery
+	// Zone is the member's failure domain.
+	Zone string
+	// Weight is the member's share of the key space relative to the others. 0 means 1; negative: client only, owns nothing.
+	Weight int
+	// Replicas is how many copies of an entry there are, the owner's included. 0 means 1; more are not available yet.
+	Replicas int
+	// MaxBytes bounds the entries this node owns, over all keyspaces, keys and overhead included. 0 means 256 MiB.
+	MaxBytes int64
+	// NearBytes bounds the near copies on this node, over all keyspaces. 0 means 64 MiB; negative: no near cache.
+	NearBytes int64
+	// Bound is the staleness bound under faults (docs/protocol.md). 0 means 1 s; other values are not available yet.
+	Bound time.Duration
+	// PeerTimeout is how long a peer may take to answer or acknowledge before it is passed over. 0 means 50 ms.
+	PeerTimeout time.Duration
+	// TLS secures the peer connections in both directions; client certificates are required. Nil: plaintext, on loopback
+	// addresses only unless Plaintext.
+	TLS *tls.Config
+	// Plaintext allows unencrypted peers on other addresses. An open peer port reads all that the loaders can.
+	Plaintext bool
+	// ShowKeys tells who sees whole keys in Handler. Nil: loopback requests only; others see them shortened.
+	ShowKeys func(*http.Request) bool
+	// Logger receives events, never requests. Nil: discard.
+	Logger *slog.Logger
+}
+
+// Defaults of NodeConfig and Config.
+const (
+	defaultMaxBytes         = 256 << 20
+	defaultNearBytes        = 64 << 20
+	defaultBound            = time.Second
+	defaultPeerTimeout      = 50 * time.Millisecond
+	defaultTTL              = 5 * time.Minute
+	defaultNearTTL          = time.Second
+	defaultNotFoundTTL      = 5 * time.Second
+	defaultJitter           = 0.1
+	defaultMaxValueBytes    = 1 << 20
+	defaultLoadTimeout      = 10 * time.Second
+	defaultMaxLoads         = 64
+	defaultLoadQueueTimeout = 100 * time.Millisecond
+)
+
+// problems collects what is wrong with a configuration.
+type problems []string
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
+
+func (p *problems) require(ok bool, format string, args ...any) {
+	if !ok {
+		p.add(format, args...)
+	}
+}
+
+// duration resolves a duration whose zero is a default and whose negative is off, if that is allowed.
+func (p *problems) duration(name string, d *time.Duration, def time.Duration, negative bool) {
+	switch {
+	case *d == 0:
+		*d = def
+	case *d < 0 && !negative:
+		p.add("%s must not be negative", name)
+	case *d > transport.MaxDuration:
+		p.add("%s must not exceed %v", name, transport.MaxDuration)
+	}
+}
+
+func (p problems) err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return &ConfigError{Problems: p}
+}
+
+// effective returns the configuration with its defaults, or all that is wrong with it.
+func (c NodeConfig) effective() (NodeConfig, error) {
+	var p problems
+	if c.Cluster == "" {
+		c.Cluster = "nearcache"
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = defaultMaxBytes
+	}
+	if c.NearBytes == 0 {
+		c.NearBytes = defaultNearBytes
+	}
+	p.require(len(c.ID) <= transport.MaxKeyspaceBytes, "ID must not exceed %d bytes", transport.MaxKeyspaceBytes)
+	p.require(len(c.Cluster) <= transport.MaxKeyspaceBytes, "Cluster must not exceed %d bytes", transport.MaxKeyspaceBytes)
+	p.require(len(c.Zone) <= transport.MaxKeyspaceBytes, "Zone must not exceed %d bytes", transport.MaxKeyspaceBytes)
+	p.require(c.MaxBytes > 0, "MaxBytes must not be negative")
+	p.require(c.MaxBytes <= math.MaxInt, "MaxBytes must fit the address space")
+	p.require(c.NearBytes <= math.MaxInt, "NearBytes must fit the address space")
+	p.require(c.Replicas >= 0, "Replicas must not be negative")
+	p.require(c.Replicas <= 1, "Replicas over 1 is not available yet")
+	p.require(c.Weight <= maxWeight, "Weight must not exceed %d", maxWeight)
+	p.require(c.Listen == "" || c.Listener == nil, "Listen and Listener exclude each other")
+	p.require(c.Discovery == nil || c.Listen != "" || c.Listener != nil, "Discovery needs Listen or Listener")
+	p.duration("PeerTimeout", &c.PeerTimeout, defaultPeerTimeout, false)
+	p.require(c.Bound == 0 || c.Bound == defaultBound, "a Bound other than %v is not available yet", defaultBound)
+	c.Bound = defaultBound
+	if c.TLS != nil {
+		p.require(len(c.TLS.Certificates) > 0 || c.TLS.GetCertificate != nil || c.TLS.GetConfigForClient != nil, "TLS needs a certificate")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, p.err()
+}
+
+// maxWeight keeps the ring's points countable.
+const maxWeight = 100
+
+// Config configures a Cache. Zero fields take the documented defaults, negative values switch off where that makes sense,
+// anything else that is invalid is a *ConfigError from New.
+type Config[V any] struct {
+	// Load reads one key from the origin. Load or LoadMany is required. It may run on any goroutine, many at a time, and
+	// should honour its context, which ends after LoadTimeout or when nobody waits for the result any more; it carries the
+	// values of the first caller's context. The result is shared with every caller of the key: what a result depends on (a
+	// tenant, a permission) belongs into the key. The bytes it returns may be reused by it afterwards.
+	Load func(ctx context.Context, key string) (V, error)
+	// LoadMany reads several keys at once, for GetMany. Keys that are absent from the result are not found.
+	LoadMany func(ctx context.Context, keys []string) (map[string]V, error)
+	// Codec turns values into bytes and back. Default: identity for []byte and string, protobuf for proto.Message, else JSON.
+	Codec Codec[V]
+	// TTL is the lifetime of an entry at its owner, counted from the start of its load. 0 means 5 min. It must be finite: it is
+	// the only bound for an invalidation that could not be acknowledged.
+	TTL time.Duration
+	// TTLOf gives a value a lifetime of its own. 0 means TTL; negative: do not cache this value.
+	TTLOf func(key string, v V) time.Duration
+	// VersionOf gives the version of a value. A fill never replaces a higher version.
+	VersionOf func(v V) uint64
+	// SizeOf gives the bytes that a decoded value counts in the near cache. Nil: its encoded length.
+	SizeOf func(v V) int
+	// Errors are loader errors that keep their identity (errors.Is) across members, by a code for the wire. Every member has
+	// to use the same codes.
+	Errors map[string]error
+	// Jitter shortens each lifetime by a random share of up to Jitter, so that keys loaded together do not expire together.
+	// 0 means 0.1; negative: none; below 1.
+	Jitter float64
+	// NearTTL is the lifetime of a near copy. 0 means 1 s; negative: no near cache for this keyspace.
+	NearTTL time.Duration
+	// NotFoundTTL is the lifetime of the knowledge that a key does not exist. 0 means 5 s; negative: it is not cached.
+	NotFoundTTL time.Duration
+	// RefreshAhead is not available yet.
+	RefreshAhead time.Duration
+	// StaleOnError is not available yet.
+	StaleOnError time.Duration
+	// MaxBytes is this keyspace's part of the node's MaxBytes. 0: an equal share of what the others leave.
+	MaxBytes int64
+	// NearBytes is this keyspace's part of the node's NearBytes. 0: an equal share of what the others leave.
+	NearBytes int64
+	// MaxValueBytes is the largest encoded value that is cached; larger ones are returned, not cached, and counted. 0 means
+	// 1 MiB; negative: only the wire's limit, 16 MiB.
+	MaxValueBytes int
+	// Eviction other than EvictDefault is not available yet.
+	Eviction Eviction
+	// LoadTimeout ends a load. 0 means 10 s; negative: no limit.
+	LoadTimeout time.Duration
+	// MaxLoads bounds the concurrent loads on this node. 0 means 64; negative: unbounded.
+	MaxLoads int
+	// LoadQueueTimeout is how long a load may wait for a slot before it is shed. 0 means 100 ms; negative: shed at once.
+	LoadQueueTimeout time.Duration
+	// OriginLag is not available yet.
+	OriginLag time.Duration
+	// TagsOf is not available yet.
+	TagsOf func(key string, v V) []string
+	// Ack other than AckOwners is not available yet.
+	Ack Ack
+	// Hot is not available yet.
+	Hot HotConfig
+}
+
+// HotConfig will tell what makes a key hot. It is not available yet: it must be zero.
+type HotConfig struct {
+	PerSecond int      // reads per second on this node that make a key hot
+	Pin       []string // keys that are always hot
+	Spread    int      // members that serve a cluster-wide hot key
+}
+
+// Eviction is what makes room for a new entry.
+type Eviction int
+
+// The eviction policies. Only EvictDefault is available yet.
+const (
+	EvictDefault Eviction = iota // a window and a clock with TinyLFU admission and a memory of what was rejected
+	EvictLRU
+	EvictLFU
+	EvictTinyLFU
+	EvictRandom
+)
+
+// Ack is what Invalidate waits for.
+type Ack int
+
+// The acknowledgements. Only AckOwners is available yet.
+const (
+	AckOwners Ack = iota // the owner: within Bound everywhere when it returns nil
+	AckAll               // every near copy too: gone everywhere when it returns nil
+)
+
+// Priority is who is shed first.
+type Priority int
+
+// The priorities. Only PriorityNormal is available yet.
+const (
+	PriorityNormal Priority = iota
+	PriorityLow
+	PriorityHigh
+)
+
+type ackKey struct{}
+
+type priorityKey struct{}
+
+// WithAck overrides Config.Ack for the calls made with the returned context. Calls with AckAll return a *ConfigError: it is
+// not available yet.
+func WithAck(ctx context.Context, a Ack) context.Context { return context.WithValue(ctx, ackKey{}, a) }
+
+// WithPriority sets the priority of the loads that calls made with the returned context start. Calls with another priority
+// than PriorityNormal return a *ConfigError where they would need a load or an owner: priorities are not available yet.
+func WithPriority(ctx context.Context, p Priority) context.Context {
+	return context.WithValue(ctx, priorityKey{}, p)
+}
+
+// checkPriority refuses what is not available yet.
+func checkPriority(ctx context.Context) error {
+	if p, ok := ctx.Value(priorityKey{}).(Priority); ok && p != PriorityNormal {
+		return notYet("a priority other than PriorityNormal")
+	}
+	return nil
+}
+
+// checkAck refuses what is not available yet.
+func checkAck(ctx context.Context) error {
+	if a, ok := ctx.Value(ackKey{}).(Ack); ok && a != AckOwners {
+		return notYet("an Ack other than AckOwners")
+	}
+	return nil
+}
+
+// effective returns the configuration with its defaults, or all that is wrong with it.
+func (c Config[V]) effective() (Config[V], error) {
+	var p problems
+	p.require(c.Load != nil || c.LoadMany != nil, "Load or LoadMany is required")
+	if c.Codec == nil {
+		codec, err := defaultCodec[V]()
+		if err != nil {
+			p.add("Codec: %v", err)
+		}
+		c.Codec = codec
+	}
+	p.duration("TTL", &c.TTL, defaultTTL, false)
+	p.duration("NearTTL", &c.NearTTL, defaultNearTTL, true)
+	p.duration("NotFoundTTL", &c.NotFoundTTL, defaultNotFoundTTL, true)
+	p.duration("LoadTimeout", &c.LoadTimeout, defaultLoadTimeout, true)
+	p.duration("LoadQueueTimeout", &c.LoadQueueTimeout, defaultLoadQueueTimeout, true)
+	if c.Jitter == 0 {
+		c.Jitter = defaultJitter
+	}
+	c.Jitter = max(c.Jitter, 0)
+	p.require(c.Jitter < 1, "Jitter must be below 1")
+	p.require(c.MaxBytes >= 0, "MaxBytes must not be negative")
+	switch {
+	case c.MaxValueBytes == 0:
+		c.MaxValueBytes = defaultMaxValueBytes
+	case c.MaxValueBytes < 0:
+		c.MaxValueBytes = transport.MaxValueBytes
+	case c.MaxValueBytes > transport.MaxValueBytes:
+		p.add("MaxValueBytes must not exceed %d", transport.MaxValueBytes)
+	}
+	if c.MaxLoads == 0 {
+		c.MaxLoads = defaultMaxLoads
+	}
+	for code, err := range c.Errors {
+		p.require(code != "" && len(code) <= transport.MaxKeyspaceBytes, "Errors: a code must have 1 to %d bytes", transport.MaxKeyspaceBytes)
+		p.require(err != nil, "Errors: %q has no error", code)
+	}
+	c.notYet(&p)
+	return c, p.err()
+}
+
+// notYet adds a problem for everything that belongs to a later version.
+func (c Config[V]) notYet(p *problems) {
+	p.require(c.RefreshAhead >= 0, "RefreshAhead must not be negative")
+	p.require(c.StaleOnError >= 0, "StaleOnError must not be negative")
+	p.require(c.OriginLag >= 0, "OriginLag must not be negative")
+	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
+	p.require(c.StaleOnError <= 0, "StaleOnError is not available yet")
+	p.require(c.OriginLag <= 0, "OriginLag is not available yet")
+	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
+	p.require(c.TagsOf == nil, "TagsOf is not available yet")
+	p.require(c.Ack == AckOwners, "an Ack other than AckOwners is not available yet")
+	p.require(c.Hot.PerSecond == 0 && c.Hot.Spread == 0 && len(c.Hot.Pin) == 0, "Hot is not available yet")
+}
