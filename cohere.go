@@ -1,0 +1,136 @@
+package nearcache
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
+)
+
+// Subscribe opens this node's log to a member. It implements transport.Handler.
+func (n *Node) Subscribe(s *transport.Session) transport.Subscription {
+	return &subscription{node: n, member: s.Member, sub: n.log.Subscribe(holderOf(s))}
+}
+
+// subscription is a member's place in this node's log, as messages of the coherence stream.
+type subscription struct {
+	node   *Node
+	member string
+	sub    *invalidation.Subscriber
+	batch  invalidation.Batch
+	down   transport.Down
+}
+
+// Next implements transport.Subscription.
+func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
+	for !s.sub.Take(&s.batch, transport.MaxBatchKeys) {
+		select {
+		case <-s.sub.Ready():
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	b, d := &s.batch, &s.down
+	*d = transport.Down{
+		Reset: b.Reset, Seq: b.Seq, Renewed: b.Renewed, Nonce: b.Nonce, NearLease: s.node.cfg.Bound,
+		InView: s.node.inView(s.member), View: s.node.members.Load().Ring.Fingerprint(),
+		Invs: d.Invs[:0], Revokes: d.Revokes[:0],
+	}
+	for i := range b.Events {
+		d.Invs = append(d.Invs, transport.Inv(b.Events[i]))
+	}
+	for _, r := range b.Revokes {
+		d.Revokes = append(d.Revokes, transport.Revoke{Keyspace: r.Keyspace, Key: r.Key, Token: transport.Token(r.Token)})
+	}
+	return d, nil
+}
+
+// Renew implements transport.Subscription.
+func (s *subscription) Renew(nonce uint64) { s.sub.Renew(nonce) }
+
+// Close implements transport.Subscription.
+func (s *subscription) Close() { s.sub.Close() }
+
+// inView tells whether a member is in this node's ring.
+func (n *Node) inView(member string) bool { return n.members.Load().Ring.Index(member) >= 0 }
+
+// Connected implements transport.Handler.
+func (n *Node) Connected(p *transport.Peer, incarnation uint64) {
+	n.follow(p, func(f *followed) { f.apply(n, f.follower.Contact(incarnation)) })
+}
+
+// Disconnected implements transport.Handler. A broken stream is no event: its lease ends by itself.
+func (n *Node) Disconnected(*transport.Peer) {}
+
+// Received applies a message of the coherence stream from p. It implements transport.Handler.
+func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down, sent time.Time) {
+	if d.View != n.members.Load().Ring.Fingerprint() {
+		n.differing.Add(1)
+	}
+	n.follow(p, func(f *followed) {
+		if d.Reset {
+			f.apply(n, f.follower.Reset(incarnation, d.Seq))
+		}
+		for i := range d.Invs {
+			if a := f.follower.Inv(incarnation, d.Invs[i].Seq); f.apply(n, a) {
+				n.event(f, &d.Invs[i])
+			}
+		}
+		for _, r := range d.Revokes {
+			if ks := n.keyspace(r.Keyspace); ks != nil {
+				ks.local.revoked(r.Key)
+			}
+		}
+		if d.Renewed {
+			sentAt := n.clock.Exact() - int64(time.Since(sent))
+			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, min(d.NearLease, n.cfg.Bound)))
+		}
+	})
+}
+
+// follow runs f with what this node knows of p's log. Messages of one peer come one after the other.
+func (n *Node) follow(p *transport.Peer, f func(*followed)) {
+	fo := n.followed(p.ID())
+	fo.mu.Lock()
+	defer fo.mu.Unlock()
+	f(fo)
+}
+
+// apply publishes what a message means and reports whether it counts at all.
+func (f *followed) apply(n *Node, a invalidation.Action) bool {
+	if a.Ignore {
+		return false
+	}
+	// Order: the generation before the lease (docs/protocol.md R4).
+	if a.Kill != invalidation.CauseNone {
+		f.source.Gen.Store(a.State.Gen)
+		n.cfg.Logger.Debug("near copies of a member are dropped", "member", f.id, "cause", a.Kill.String())
+	}
+	f.source.LeaseUntil.Store(a.State.LeaseUntil)
+	return true
+}
+
+// event drops the near copies that an event of a member is about.
+func (n *Node) event(f *followed, e *transport.Inv) {
+	ks := n.keyspace(e.Keyspace)
+	if ks == nil {
+		return
+	}
+	if e.All {
+		ks.local.forgetAll()
+		return
+	}
+	ks.local.overtaken(e.Key, f.source, e.Seq)
+}
+
+// revoke tells a lease holder that its fill will be refused.
+func (ks *keyspace) revoke(r shard.Revoked) {
+	if r.Holder == ks.node.id {
+		ks.local.revoked(r.Key)
+		return
+	}
+	ks.node.log.Revoke(r.Holder, invalidation.Revoke{Keyspace: ks.name, Key: strings.Clone(r.Key), Token: invalidation.Token(r.Token)})
+}

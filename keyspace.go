@@ -1,0 +1,198 @@
+package nearcache
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/origin"
+	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/near"
+	"github.com/nearcache/nearcache/ring"
+)
+
+// keyspace is the part of a Cache that does not depend on the type of its values: what this node owns, what it counts, and
+// what peers ask of it.
+type keyspace struct {
+	name    string
+	node    *Node
+	policy  policy
+	shard   *shard.Shard
+	limiter *origin.Limiter
+	local   local
+	count   counters
+	epoch   atomic.Uint64 // bumped by InvalidateAll
+	longest atomic.Int64  // lifetime given to an entry here, ns
+	closed  atomic.Bool
+}
+
+// local is the typed part of a keyspace, as far as the untyped one needs it.
+type local interface {
+	// forget drops the near copy of key and splits its flight.
+	forget(key string)
+	// forgetAll does so for all keys.
+	forgetAll()
+	// overtaken applies an event of the key from the member that src stands for.
+	overtaken(key string, src *near.Source, seq uint64)
+	// revoked ends the sharing of the flight that holds a lease on key (R1b).
+	revoked(key string)
+	// underWay returns the number of flights.
+	underWay() int
+	resize(nearBytes int64)
+	tick(now int64)
+	nearStats() store.Stats
+	nearView(key string, now int64) *CopyView
+	flying(key string) bool
+}
+
+// policy is the part of a Config that the untyped part needs, with its defaults applied.
+type policy struct {
+	ttl, nearTTL, notFoundTTL time.Duration
+	jitter                    float64
+	maxBytes, nearBytes       int64
+	maxValueBytes             int
+	loadTimeout, queueTimeout time.Duration
+	maxLoads                  int
+	errors                    map[string]error
+}
+
+// policy extracts the effective policy.
+func (c Config[V]) policy() policy {
+	return policy{
+		ttl: c.TTL, nearTTL: c.NearTTL, notFoundTTL: c.NotFoundTTL,
+		jitter:   c.Jitter,
+		maxBytes: c.MaxBytes, nearBytes: c.NearBytes,
+		maxValueBytes: c.MaxValueBytes,
+		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
+		maxLoads: c.MaxLoads,
+		errors:   c.Errors,
+	}
+}
+
+// near returns the lifetime wanted for near copies; 0: none are kept.
+func (p policy) near() time.Duration { return max(p.nearTTL, 0) }
+
+// longestLoad is how long a lease may be in use: the wait for a slot and the load.
+func (p policy) longestLoad() time.Duration {
+	const unlimited = time.Hour
+	load := p.loadTimeout
+	if load < 0 {
+		load = unlimited
+	}
+	return load + max(p.queueTimeout, 0)
+}
+
+// leaseLife is how long a lease lives: a second longer than its holder may need, so that a late end is the holder's own.
+func (p policy) leaseLife() time.Duration { return p.longestLoad() + time.Second }
+
+func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
+	ks := &keyspace{name: name, node: n, policy: p, local: l}
+	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
+	ks.shard = shard.New(shard.Config{
+		Incarnation: n.incarnation,
+		Tokens:      &n.tokens,
+		Dropped:     ks.dropped,
+		Seq:         n.log.Seq,
+	})
+	return ks
+}
+
+// dropped numbers the change of a key for those who may hold a copy of it (R14). It runs under the shard's lock.
+func (ks *keyspace) dropped(key string) {
+	if !ks.node.interest.Granted(ring.Hash(ks.name, key)) {
+		return
+	}
+	ks.node.log.Append(invalidation.Event{Keyspace: ks.name, Key: strings.Clone(key)})
+}
+
+// tick looks after what ends by itself.
+func (ks *keyspace) tick(now int64) {
+	ks.carryOut(ks.shard.Tick(now))
+	ks.local.tick(now)
+}
+
+// moved follows a change of the ring: what this node did not own before or does not own now is dropped, near copies all.
+func (ks *keyspace) moved(before, after *members) {
+	if before != nil {
+		lost := func(key string) bool {
+			h := ring.Hash(ks.name, key)
+			return !owned(before, h) || !owned(after, h)
+		}
+		ks.carryOut(ks.shard.Move(after.number, lost))
+	}
+	ks.local.forgetAll()
+}
+
+func owned(m *members, hash uint64) bool { return m.known && m.Ring.Owner(hash) == m.Self }
+
+// close empties the keyspace for good.
+func (ks *keyspace) close() {
+	ks.closed.Store(true)
+	ks.carryOut(ks.shard.Close())
+	ks.local.forgetAll()
+}
+
+// stats returns a snapshot.
+func (ks *keyspace) stats() KeyspaceStats {
+	c := &ks.count
+	sh, ne, lim := ks.shard.Stats(), ks.local.nearStats(), ks.limiter.Stats()
+	s := KeyspaceStats{
+		NearHits:        uint64(c.nearHits.Load()),
+		OwnerHits:       c.ownerHits.Load(),
+		OriginGets:      c.originGets.Load(),
+		NotFound:        uint64(c.nearAbsent.Load()) + c.notFound.Load(),
+		Failed:          c.failed.Load(),
+		Shared:          c.shared.Load(),
+		Loads:           c.loads.Load(),
+		LoadErrors:      c.loadErrors.Load(),
+		Shed:            lim.Shed,
+		Rejected:        c.rejected.Load(),
+		TooLarge:        c.tooLarge.Load(),
+		Undecodable:     c.undecodable.Load(),
+		NotInstalled:    c.notKept.Load(),
+		Misrouted:       c.misrouted.Load(),
+		PeerErrors:      c.peerErrors.Load(),
+		Invalidations:   c.invalidated.Load(),
+		Evictions:       sh.Evictions + ne.Evictions,
+		Expirations:     sh.Expirations + ne.Expirations,
+		NegativeEntries: ks.negativeEntries(),
+		NearEntries:     ne.Entries,
+		NearBytes:       ne.Bytes,
+		ShardEntries:    sh.Entries,
+		ShardBytes:      sh.Bytes,
+		Leases:          sh.Leases,
+		Flights:         int64(ks.local.underWay()),
+		LoadsRunning:    int64(lim.InUse),
+	}
+	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
+	return s
+}
+
+// negativeEntries counts the absences among the entries.
+func (ks *keyspace) negativeEntries() (n int64) {
+	ks.shard.Range(func(_ string, v *shard.Value) bool {
+		if v.Absent {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+// view returns what this node knows of a key.
+func (ks *keyspace) view(key string) KeyView {
+	now := ks.node.clock.Exact()
+	r := ks.node.route(ks.name, key)
+	v := KeyView{Keyspace: ks.name, Here: r.self(), Near: ks.local.nearView(key, now), Flight: ks.local.flying(key)}
+	if r.owner >= 0 {
+		v.Owner = r.m.Members[r.owner].ID
+	}
+	if e, _ := ks.shard.Peek(key, now); e != nil {
+		v.Shard = &CopyView{
+			Absent: e.Absent, Age: time.Duration(now - e.LoadedAt), Left: time.Duration(e.Soft - now), Version: e.Version, Bytes: len(e.Bytes),
+		}
+	}
+	return v
+}

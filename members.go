@@ -1,0 +1,167 @@
+package nearcache
+
+import (
+	"sync"
+
+	"github.com/nearcache/nearcache/internal/membership"
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/near"
+	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
+)
+
+// members is a snapshot of the cluster as this node sees it. It is immutable and replaced as a whole.
+type members struct {
+	*membership.View
+	number uint64  // on this node: 1, 2, ...
+	known  bool    // discovery has answered, or there is none
+	peers  []*peer // by index of the ring; nil for this node
+}
+
+// name is the ID that this node has in the ring.
+func (m *members) name() string { return m.Me().ID }
+
+// peer is another member.
+type peer struct {
+	*transport.Peer
+	*followed
+	added int64 // when it became a member
+}
+
+// followed is what this node knows of a member's invalidation log. It outlives changes of the ring.
+type followed struct {
+	id string
+	// source is what near copies from the member refer to: killing all of them is one store.
+	source *near.Source
+
+	mu       sync.Mutex // guards follower and the writing of source
+	follower invalidation.Follower
+}
+
+// followed returns what is known of a member, which may be nothing yet.
+func (n *Node) followed(id string) *followed {
+	n.followMu.Lock()
+	defer n.followMu.Unlock()
+	f := n.follows[id]
+	if f == nil {
+		f = &followed{id: id, source: new(near.Source)}
+		n.follows[id] = f
+	}
+	return f
+}
+
+// missing returns the number of members to which a lane or the coherence stream is not up.
+func (m *members) missing(now int64) int {
+	n := 0
+	for _, p := range m.peers {
+		if p != nil && !(p.Ready() && now < p.source.LeaseUntil.Load()) {
+			n++
+		}
+	}
+	return n
+}
+
+// setMembers follows discovery. A list that makes no sense changes nothing.
+func (n *Node) setMembers(list []peers.Member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed.Load() {
+		return
+	}
+	now := n.clock.Exact()
+	n.answered.Store(now)
+	changed, err := n.table.Update(list, now)
+	if err != nil {
+		n.cfg.Logger.Error("discovery reports a list that makes no sense; the last one stays", "error", err)
+		return
+	}
+	if old := n.members.Load(); changed || !old.known {
+		n.becomeLocked(n.table.View(), true)
+	}
+}
+
+// becomeLocked makes a view of the cluster the one in use. Whatever was kept by another view is dropped.
+func (n *Node) becomeLocked(v *membership.View, known bool) {
+	old := n.members.Load()
+	m := &members{View: v, number: 1, known: known, peers: make([]*peer, len(v.Members))}
+	if old != nil {
+		m.number = old.number + 1
+	}
+	if n.transport != nil {
+		n.connectLocked(m, old)
+	}
+	n.members.Store(m)
+	for _, ks := range *n.keyspaces.Load() {
+		ks.moved(old, m)
+	}
+	if known && (old == nil || !old.known) {
+		close(n.joined)
+	}
+}
+
+// connectLocked makes the transport's peers those of m.
+func (n *Node) connectLocked(m, old *members) {
+	added := make(map[string]int64)
+	if old != nil {
+		for _, p := range old.peers {
+			if p != nil {
+				added[p.ID()] = p.added
+			}
+		}
+	}
+	addrs := make([]transport.PeerAddr, 0, len(m.Members))
+	for i, e := range m.Members {
+		if i != m.Self {
+			addrs = append(addrs, transport.PeerAddr{ID: e.ID, Addr: e.Addr})
+		}
+	}
+	n.transport.SetPeers(addrs)
+	for i, e := range m.Members {
+		if i == m.Self {
+			continue
+		}
+		p := &peer{Peer: n.transport.Peer(e.ID), followed: n.followed(e.ID), added: n.clock.Exact()}
+		if at, ok := added[e.ID]; ok {
+			p.added = at
+		}
+		m.peers[i] = p
+	}
+}
+
+// route is where a key lives in one snapshot.
+type route struct {
+	m     *members
+	hash  uint64
+	owner int // index of the owner; -1: nobody owns anything
+}
+
+// route finds the owner of a key. It costs a hash and a lookup.
+func (n *Node) route(keyspace, key string) route {
+	m := n.members.Load()
+	h := ring.Hash(keyspace, key)
+	return route{m: m, hash: h, owner: m.Ring.Owner(h)}
+}
+
+// self tells whether this node is the owner.
+func (r route) self() bool { return r.owner == r.m.Self }
+
+// owns tells whether this node is the owner and knows its members. An owner that does not is a stand-in: what it keeps lives
+// a Bound at most.
+func (r route) owns() bool { return r.m.known && r.owner == r.m.Self }
+
+// peer returns the owner when it is another member, else nil.
+func (r route) peer() *peer {
+	if r.owner < 0 {
+		return nil
+	}
+	return r.m.peers[r.owner]
+}
+
+// leased tells whether the owner's invalidations reach this node: it is the owner itself, or holds a live lease from it.
+func (r route) leased(now int64) bool {
+	if p := r.peer(); p != nil {
+		return now < p.source.LeaseUntil.Load()
+	}
+	return true
+}

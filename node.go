@@ -1,0 +1,427 @@
+package nearcache
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"runtime/pprof"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/clock"
+	"github.com/nearcache/nearcache/internal/membership"
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/peers"
+)
+
+// Node is this process' member of a cluster: it owns a part of every keyspace, serves it to the other members and asks them for
+// theirs. Several nodes can live in one process. It is safe for concurrent use.
+type Node struct {
+	cfg         NodeConfig
+	id          string // as configured, for people
+	addr        string
+	incarnation uint64
+	started     time.Time
+	secret      [32]byte // keys the hashes that stand for keys nobody may see
+
+	clock     *clock.Clock
+	tokens    atomic.Uint64 // numbers leases, over all keyspaces
+	log       *invalidation.Log
+	interest  *invalidation.Interest
+	transport *transport.Transport // nil: a cluster of one without a socket
+
+	members   atomic.Pointer[members]
+	keyspaces atomic.Pointer[map[string]*keyspace]
+	closed    atomic.Bool
+	joined    chan struct{} // closed when the members are known
+	answered  atomic.Int64  // when discovery last did
+	differing atomic.Uint64 // answers from peers with another view
+
+	// ctx ends when Close stops waiting for calls under way. It is the node's own, not a request's.
+	ctx    context.Context //nolint:containedctx // a lifetime, not a request
+	cancel context.CancelFunc
+	done   chan struct{} // closed when Close has finished
+
+	followMu sync.Mutex // guards follows
+	follows  map[string]*followed
+
+	// mu guards table, changes of members and keyspaces, and stopped. Lock order: mu, then a shard lock.
+	mu      sync.Mutex
+	table   *membership.Table
+	stopped bool // no goroutine may be started any more
+	wg      sync.WaitGroup
+}
+
+// tick is how often leases, waiters and expired entries are looked after.
+const tick = 100 * time.Millisecond
+
+// drainTimeout is how long Close waits for calls under way when its context allows longer.
+const drainTimeout = 2 * time.Second
+
+// Start makes a node, serves peers on its listener and begins to watch discovery. It waits at most PeerTimeout for
+// discovery's first answer, and not for peers: see Ready. ctx bounds Start only.
+//
+// Errors: *ConfigError; the listener's error.
+func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
+	cfg, err := cfg.effective()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, started: time.Now(), joined: make(chan struct{}), done: make(chan struct{})}
+	l := cfg.Listener
+	if cfg.Listen != "" {
+		var lc net.ListenConfig
+		if l, err = lc.Listen(ctx, "tcp", cfg.Listen); err != nil {
+			return nil, fmt.Errorf("nearcache: listen on %s: %w", cfg.Listen, err)
+		}
+	}
+	if err := n.identify(l); err != nil {
+		if l != nil {
+			_ = l.Close() // the first error is the one to tell
+		}
+		return nil, err
+	}
+	n.start(l)
+	if cfg.Discovery != nil {
+		wait := time.NewTimer(cfg.PeerTimeout)
+		defer wait.Stop()
+		select {
+		case <-n.joined:
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+	}
+	return n, nil
+}
+
+// identify settles who this node is.
+func (n *Node) identify(l net.Listener) error {
+	_, _ = rand.Read(n.secret[:]) // never fails
+	// An incarnation is higher at every start of a member: its start time.
+	n.incarnation = uint64(n.started.UnixNano())
+	if l != nil {
+		addr := n.cfg.Advertise
+		if addr == "" {
+			addr = l.Addr().String()
+		}
+		var err error
+		if n.addr, err = peers.CanonicalAddr(addr); err != nil {
+			return &ConfigError{Problems: []string{fmt.Sprintf("Advertise: others cannot dial %q: %v", addr, err)}}
+		}
+		if err := n.checkPlaintext(l.Addr()); err != nil {
+			return err
+		}
+	}
+	n.id = n.cfg.ID
+	if n.id == "" {
+		n.id = n.addr
+	}
+	if n.id == "" {
+		n.id = "local"
+	}
+	var err error
+	n.table, err = membership.New(peers.Member{ID: n.id, Addr: n.addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight}, 0)
+	if err != nil {
+		return &ConfigError{Problems: []string{err.Error()}}
+	}
+	return nil
+}
+
+// checkPlaintext refuses to serve strangers on the network in the clear, unless that was asked for.
+func (n *Node) checkPlaintext(a net.Addr) error {
+	if n.cfg.TLS != nil || n.cfg.Plaintext {
+		return nil
+	}
+	if a, ok := a.(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		return &ConfigError{Problems: []string{fmt.Sprintf(
+			"peers on %v would be unencrypted, and an open peer port reads all that the loaders can: set TLS, or Plaintext to allow it", a)}}
+	}
+	return nil
+}
+
+// start builds the parts and the goroutines. It cannot fail.
+func (n *Node) start(l net.Listener) {
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.clock = clock.New()
+	n.log = invalidation.NewLog(invalidation.LogConfig{})
+	n.interest = invalidation.NewInterest()
+	n.keyspaces.Store(&map[string]*keyspace{})
+	n.follows = make(map[string]*followed)
+	if l != nil {
+		n.transport = transport.New(transport.Config{
+			Self:        transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation},
+			View:        func() uint64 { return n.members.Load().Ring.Fingerprint() },
+			InView:      n.inView,
+			Handler:     n,
+			Dial:        n.cfg.Dial,
+			TLS:         n.cfg.TLS,
+			PeerTimeout: n.cfg.PeerTimeout,
+			RenewEvery:  n.cfg.Bound / 4,
+			Logger:      n.cfg.Logger,
+		})
+	}
+	n.mu.Lock()
+	n.becomeLocked(n.table.View(), n.cfg.Discovery == nil)
+	n.mu.Unlock()
+	if l != nil {
+		n.transport.Serve(l)
+	}
+	n.run("tick", n.tick)
+	if n.cfg.Discovery != nil {
+		n.run("discovery", n.discover)
+	}
+}
+
+// ID returns the member's name.
+func (n *Node) ID() string { return n.id }
+
+// Addr returns the address that peers dial; empty for a cluster of one without a socket.
+func (n *Node) Addr() string { return n.addr }
+
+// Members returns the members as this node sees them, itself included, ordered by ID.
+func (n *Node) Members() []peers.Member {
+	return append([]peers.Member(nil), n.members.Load().Members...)
+}
+
+// Owner returns the member that owns the key by this node's ring. It is the zero Member where nobody owns anything.
+func (n *Node) Owner(keyspace, key string) peers.Member {
+	r := n.route(keyspace, key)
+	if r.owner < 0 {
+		return peers.Member{}
+	}
+	return r.m.Members[r.owner]
+}
+
+// Ready returns nil when the members are known and the streams to all of them are up, or have had a Bound of time to come up: a
+// member that is away does not keep the others from serving. Errors: the context's; ErrClosed.
+func (n *Node) Ready(ctx context.Context) error {
+	select {
+	case <-n.joined:
+	case <-n.ctx.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	wait, cancel := context.WithTimeout(ctx, n.cfg.Bound)
+	defer cancel()
+	waitIdle(wait, func() int { return n.members.Load().missing(n.clock.Exact()) })
+	if n.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// ReadyWarm returns nil when the node is ready and warm enough for a load balancer. Nothing warms up yet: it is Ready.
+func (n *Node) ReadyWarm(ctx context.Context) error { return n.Ready(ctx) }
+
+// run starts a goroutine that Close waits for. False: the node is stopped, and f will not run.
+func (n *Node) run(name string, f func()) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopped {
+		return false
+	}
+	n.wg.Add(1)
+	go func() {
+		defer n.wg.Done()
+		labelled(n.ctx, name, f)
+	}()
+	return true
+}
+
+// tick looks after what ends by itself.
+func (n *Node) tick() {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			now := n.clock.Exact()
+			for _, ks := range *n.keyspaces.Load() {
+				ks.tick(now)
+			}
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}
+
+// discover follows the discovery until the node closes. One that gives up is started again.
+func (n *Node) discover() {
+	const pause = time.Second
+	for {
+		err := n.cfg.Discovery.Watch(n.ctx, n.setMembers)
+		if n.ctx.Err() != nil {
+			return
+		}
+		n.cfg.Logger.Warn("discovery ended, starting it again", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}
+
+// keyspace returns the open keyspace of that name, or nil. name may alias a buffer.
+func (n *Node) keyspace(name string) *keyspace { return (*n.keyspaces.Load())[name] }
+
+// open adds a keyspace.
+func (n *Node) open(name string, p policy, local local) (*keyspace, error) {
+	if name == "" || len(name) > transport.MaxKeyspaceBytes {
+		return nil, &ConfigError{Problems: []string{fmt.Sprintf("a keyspace name must have 1 to %d bytes", transport.MaxKeyspaceBytes)}}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed.Load() {
+		return nil, ErrClosed
+	}
+	old := *n.keyspaces.Load()
+	if old[name] != nil {
+		return nil, &ConfigError{Problems: []string{fmt.Sprintf("keyspace %q is open on this node already", name)}}
+	}
+	ks := newKeyspace(n, name, p, local)
+	all := maps.Clone(old)
+	all[name] = ks
+	n.budget(all)
+	n.keyspaces.Store(&all)
+	return ks, nil
+}
+
+// shut removes a keyspace; it returns false if it was not open any more.
+func (n *Node) shut(ks *keyspace) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	old := *n.keyspaces.Load()
+	if old[ks.name] != ks {
+		return false
+	}
+	all := maps.Clone(old)
+	delete(all, ks.name)
+	n.budget(all)
+	n.keyspaces.Store(&all)
+	return true
+}
+
+// budget divides the node's memory: keyspaces that ask for a part of their own get it, the rest is shared equally, so that one
+// keyspace's storm cannot evict another's entries.
+func (n *Node) budget(all map[string]*keyspace) {
+	rest, nearRest := n.cfg.MaxBytes, max(n.cfg.NearBytes, 0)
+	var sharing, nearSharing int64
+	for _, ks := range all {
+		if ks.policy.maxBytes > 0 {
+			rest -= ks.policy.maxBytes
+		} else {
+			sharing++
+		}
+		switch {
+		case ks.policy.nearTTL < 0:
+		case ks.policy.nearBytes > 0:
+			nearRest -= ks.policy.nearBytes
+		default:
+			nearSharing++
+		}
+	}
+	for _, ks := range all {
+		own, nearOwn := ks.policy.maxBytes, ks.policy.nearBytes
+		if own == 0 {
+			own = max(rest, 0) / sharing
+		}
+		switch {
+		case ks.policy.nearTTL < 0 || n.cfg.NearBytes < 0:
+			nearOwn = 0
+		case nearOwn == 0:
+			nearOwn = max(nearRest, 0) / nearSharing
+		}
+		ks.shard.Resize(own)
+		ks.local.resize(nearOwn)
+	}
+}
+
+// Close leaves the cluster and stops the node: calls that come later get ErrClosed; those under way have until ctx ends, at most
+// 2 s, and then get ErrClosed; peers are told, connections and streams end, and every goroutine of the node stops, save
+// loaders that ignore their context. It may be called many times; each call waits for the end.
+//
+// Errors: the context's, when it ended before the node had stopped; the rest of the work goes on then.
+func (n *Node) Close(ctx context.Context) error {
+	if n.closed.CompareAndSwap(false, true) {
+		go n.close(ctx)
+	}
+	select {
+	case <-n.done:
+		return nil
+	case <-ctx.Done():
+		select {
+		case <-n.done:
+			return nil
+		default:
+			return ctx.Err()
+		}
+	}
+}
+
+// close stops the parts in the order in which they need each other.
+func (n *Node) close(ctx context.Context) {
+	defer close(n.done)
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	// 1. Peers look elsewhere, callers on this node finish.
+	if n.transport != nil {
+		n.transport.Drain()
+	}
+	waitIdle(ctx, n.underWay)
+	// 2. What is left is cut: flights end with ErrClosed, loaders see their context end.
+	n.cancel()
+	// 3. The wire.
+	if n.transport != nil {
+		if err := n.transport.Close(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			n.cfg.Logger.Warn("closing the transport", "error", err)
+		}
+	}
+	// 4. The node's own goroutines.
+	n.mu.Lock()
+	n.stopped = true
+	n.mu.Unlock()
+	n.wg.Wait()
+	// 5. The memory.
+	for _, ks := range *n.keyspaces.Load() {
+		ks.close()
+	}
+	n.clock.Close()
+}
+
+// underWay returns the number of flights of all keyspaces.
+func (n *Node) underWay() int {
+	busy := 0
+	for _, ks := range *n.keyspaces.Load() {
+		busy += ks.local.underWay()
+	}
+	return busy
+}
+
+// waitIdle waits until busy returns 0 or ctx ends.
+func waitIdle(ctx context.Context, busy func() int) {
+	const step = 2 * time.Millisecond
+	t := time.NewTicker(step)
+	defer t.Stop()
+	for busy() > 0 {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// labelled runs f under a name that shows in profiles and goroutine dumps.
+func labelled(ctx context.Context, name string, f func()) {
+	pprof.Do(ctx, pprof.Labels("nearcache", name), func(context.Context) { f() })
+}

@@ -1,0 +1,365 @@
+package nearcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/ring"
+)
+
+// asker is who waits for the answer to a request: a flight of this node, or a request of a peer. The shard knows it as a
+// waiter.
+type asker interface {
+	// holder names the member, and its life, that would hold a lease.
+	holder() string
+	// nearLife is the lifetime granted for a near copy of the answer.
+	nearLife() time.Duration
+	answer(rep *transport.Reply)
+}
+
+// remoteAsker is a request of a peer.
+type remoteAsker struct {
+	session *transport.Session
+	id      uint32
+	near    time.Duration
+}
+
+func (a *remoteAsker) holder() string { return holderOf(a.session) }
+
+func (a *remoteAsker) nearLife() time.Duration { return a.near }
+
+func (a *remoteAsker) answer(rep *transport.Reply) { a.session.Answer(a.id, rep) }
+
+// holderOf names the life of a member that a session belongs to.
+func holderOf(s *transport.Session) string { return fmt.Sprintf("%s/%d", s.Member, s.Incarnation) }
+
+// localAsker is a flight of this node.
+type localAsker struct {
+	node  *Node
+	near  time.Duration
+	reply chan transport.Reply // capacity 1
+}
+
+func (a *localAsker) holder() string { return a.node.id }
+
+func (a *localAsker) nearLife() time.Duration { return a.near }
+
+func (a *localAsker) answer(rep *transport.Reply) { a.reply <- *rep }
+
+// Serve answers a request of a peer. It implements transport.Handler.
+func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, rep *transport.Reply) bool {
+	if req.Op == transport.OpInvalidate {
+		return n.serveInvalidate(s, id, req, rep)
+	}
+	ks := n.keyspace(req.Keyspace)
+	if ks == nil || ks.closed.Load() {
+		rep.Status = transport.StatusUnknownKeyspace
+		return true
+	}
+	if req.Key == "" {
+		rep.Status = transport.StatusFailed
+		rep.Failure = transport.Failure{Kind: transport.FailureLoad, Text: ErrInvalidKey.Error(), Member: n.id}
+		return true
+	}
+	if req.Op == transport.OpGet {
+		if ks.resident(req, rep, ks.route(req.Key), true) {
+			return true
+		}
+		return ks.acquire(req, rep, &remoteAsker{session: s, id: id, near: ks.policy.grant(req)})
+	}
+	ks.serve(req, rep, true)
+	return true
+}
+
+func (ks *keyspace) route(key string) route { return ks.node.route(ks.name, key) }
+
+// serve answers the requests that never wait. remote: a peer asks.
+func (ks *keyspace) serve(req *transport.Request, rep *transport.Reply, remote bool) {
+	switch req.Op {
+	case transport.OpFill:
+		ks.fill(req, rep, remote)
+	case transport.OpRelease:
+		ks.release(req, rep)
+	case transport.OpPeek:
+		ks.peek(req, rep)
+	case transport.OpSet:
+		ks.set(req, rep)
+	default:
+		rep.Status = transport.StatusBusy // an operation of a later version
+	}
+}
+
+// resident answers a Get from the shard where that is possible without a lease, and reports whether it did. It takes no lock.
+func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r route, remote bool) bool {
+	if !r.owns() && req.Flags&transport.FlagStandIn == 0 {
+		rep.Status = transport.StatusNotOwner
+		return true
+	}
+	if req.Flags&transport.FlagFresh != 0 {
+		return false
+	}
+	now := ks.node.clock.Now()
+	grant := ks.grant(req, r, remote, now)
+	v, seq := ks.shard.Get(req.Key, now)
+	if v == nil {
+		return false
+	}
+	hit(rep, v, seq, grant, now)
+	return true
+}
+
+// grant decides the near lifetime that an answer allows, and puts the interest of a peer on record: before the value is read
+// (R14).
+func (ks *keyspace) grant(req *transport.Request, r route, remote bool, now int64) time.Duration {
+	d := ks.policy.grant(req)
+	if remote && d > 0 {
+		ks.node.interest.Grant(r.hash, d, now)
+	}
+	return d
+}
+
+// grant is the near lifetime that an asker may have.
+func (p policy) grant(req *transport.Request) time.Duration { return max(min(req.Near, p.near()), 0) }
+
+// hit fills in a resident value or absence.
+func hit(rep *transport.Reply, v *shard.Value, seq uint64, near time.Duration, now int64) {
+	rep.Status = transport.StatusHit
+	if v.Absent {
+		rep.Status = transport.StatusAbsent
+	}
+	rep.Seq = seq
+	rep.Age = time.Duration(now - v.LoadedAt)
+	rep.TTL = time.Duration(v.Soft - now)
+	rep.Near = min(near, rep.TTL)
+	rep.Version = v.Version
+	rep.Value, rep.HasValue = v.Bytes, !v.Absent
+}
+
+// acquire answers a Get that found nothing resident: a lease, a place in the queue (false: the answer follows), or what came
+// meanwhile.
+func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a asker) bool {
+	now := ks.node.clock.Exact()
+	r := ks.route(req.Key)
+	if !r.owns() && req.Flags&transport.FlagStandIn == 0 {
+		rep.Status = transport.StatusNotOwner
+		return true
+	}
+	if _, remote := a.(*remoteAsker); remote && a.nearLife() > 0 {
+		// The grant covers the wait and what may be kept after it.
+		ks.node.interest.Grant(r.hash, min(req.Budget, ks.policy.longestLoad())+a.nearLife(), now)
+	}
+	res := ks.shard.Acquire(req.Key, shard.Ask{
+		Holder: a.holder(),
+		Waiter: a,
+		Life:   int64(min(req.LeaseLife, maxLeaseLife)),
+		Until:  now + int64(req.Budget),
+		Fresh:  req.Flags&transport.FlagFresh != 0,
+		View:   r.m.number,
+	}, now)
+	if res.Kind == shard.Waiting {
+		return false
+	}
+	ks.result(rep, res, a.nearLife(), now)
+	return true
+}
+
+// maxLeaseLife bounds what a peer may ask for.
+const maxLeaseLife = 2 * time.Hour
+
+// result turns what the shard says into an answer.
+func (ks *keyspace) result(rep *transport.Reply, res shard.Result, near time.Duration, now int64) {
+	switch res.Kind {
+	case shard.Hit:
+		hit(rep, res.Value, res.Seq, near, now)
+		if res.Uncached {
+			rep.Flags |= transport.ReplyUncached
+			rep.Near = 0
+		}
+	case shard.Lease:
+		rep.Status = transport.StatusLease
+		rep.Token = transport.Token(res.Token)
+		rep.Seq = res.Seq
+	case shard.Failed:
+		rep.Status = transport.StatusFailed
+		rep.Failure, _ = res.Failure.(transport.Failure)
+	case shard.TimedOut:
+		rep.Status = transport.StatusFailed
+		rep.Failure = transport.Failure{Kind: transport.FailureTimeout, Text: "waited for another member's load", Member: ks.node.id}
+	case shard.Moved:
+		rep.Status = transport.StatusNotOwner
+	case shard.Busy, shard.Waiting:
+		rep.Status = transport.StatusBusy
+	}
+}
+
+// carryOut does what an operation of the shard left to do. No lock is held.
+func (ks *keyspace) carryOut(eff shard.Effect) {
+	for _, rv := range eff.Revoked {
+		ks.revoke(rv)
+	}
+	if len(eff.Wakes) == 0 {
+		return
+	}
+	now := ks.node.clock.Exact()
+	for _, w := range eff.Wakes {
+		to := w.Waiter.(asker)
+		var rep transport.Reply
+		ks.result(&rep, w.Result, to.nearLife(), now)
+		if w.Result.Kind == shard.Hit {
+			rep.Flags |= transport.ReplyLoaded
+		}
+		to.answer(&rep)
+	}
+}
+
+// fill stores what a lease holder loaded.
+func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bool) {
+	now := ks.node.clock.Exact()
+	r := ks.route(req.Key)
+	grant := ks.grant(req, r, remote, now)
+	v := ks.value(req, r, now)
+	var eff shard.Effect
+	if req.Flags&transport.FlagUncached != 0 || req.TTL <= 0 {
+		eff = ks.shard.Pass(req.Key, shard.Token(req.Token), v, now)
+	} else {
+		eff = ks.shard.Fill(req.Key, shard.Token(req.Token), v, now)
+	}
+	ks.carryOut(eff)
+	rep.Seq, rep.Version = eff.Seq, req.Version
+	switch eff.Outcome {
+	case shard.Stored:
+		rep.Status = transport.StatusAccepted
+		rep.TTL = time.Duration(v.Soft - now)
+		rep.Near = min(grant, rep.TTL)
+	case shard.Passed:
+		rep.Status = transport.StatusAccepted
+		rep.Flags |= transport.ReplyUncached
+	default:
+		rep.Status = transport.StatusRejected
+	}
+}
+
+// value builds an entry from a Fill or Set. A stand-in's entries live a Bound at most: it may not hear of invalidations.
+func (ks *keyspace) value(req *transport.Request, r route, now int64) shard.Value {
+	ttl := req.TTL
+	if !r.owns() {
+		ttl = min(ttl, ks.node.cfg.Bound)
+	}
+	loaded := now - int64(req.Age)
+	v := shard.Value{
+		Absent:   req.Flags&transport.FlagAbsent != 0,
+		LoadedAt: loaded,
+		Version:  req.Version,
+		Soft:     loaded + int64(ttl),
+		Hard:     loaded + int64(ttl),
+		TagPos:   req.TagPos,
+	}
+	if !v.Absent {
+		v.Bytes = req.Value
+	}
+	return v
+}
+
+// release takes a lease back.
+func (ks *keyspace) release(req *transport.Request, rep *transport.Reply) {
+	cause := shard.LoadFailed
+	switch req.Failure.Kind {
+	case transport.FailureCanceled, transport.FailureClosed, transport.FailureNone:
+		cause = shard.Abandoned
+	case transport.FailureShed:
+		cause = shard.Shed
+	default:
+	}
+	f := req.Failure
+	f.Code, f.Text, f.Member = strings.Clone(f.Code), strings.Clone(f.Text), strings.Clone(f.Member)
+	ks.carryOut(ks.shard.Release(req.Key, shard.Token(req.Token), cause, f, ks.node.clock.Exact()))
+	rep.Status = transport.StatusOK
+}
+
+// peek answers from what is resident and fresh, or with a miss.
+func (ks *keyspace) peek(req *transport.Request, rep *transport.Reply) {
+	now := ks.node.clock.Exact()
+	v, seq := ks.shard.Peek(req.Key, now)
+	if v == nil || !v.Fresh(now) {
+		rep.Status = transport.StatusMiss
+		return
+	}
+	hit(rep, v, seq, 0, now)
+}
+
+// set stores a value without a lease.
+func (ks *keyspace) set(req *transport.Request, rep *transport.Reply) {
+	now := ks.node.clock.Exact()
+	r := ks.route(req.Key)
+	if !r.owns() {
+		rep.Status = transport.StatusNotOwner
+		return
+	}
+	cond := shard.Cond{
+		IfAbsent:  req.Flags&transport.FlagIfAbsent != 0,
+		IfPresent: req.Flags&transport.FlagIfPresent != 0,
+		View:      r.m.number,
+	}
+	eff := ks.shard.Set(req.Key, ks.value(req, r, now), cond, now)
+	ks.node.log.Wake()
+	ks.local.forget(req.Key)
+	ks.carryOut(eff)
+	switch eff.Outcome {
+	case shard.Stored, shard.Passed:
+		rep.Status = transport.StatusStored
+	case shard.Outdated:
+		rep.Status = transport.StatusNotOwner
+	default:
+		rep.Status = transport.StatusNotStored
+	}
+}
+
+// Gone forgets those who wait through a session that ended. Its member's leases end a second later: what was under way to it
+// may be lost. It implements transport.Handler.
+func (n *Node) Gone(s *transport.Session) {
+	now := n.clock.Exact()
+	for _, ks := range *n.keyspaces.Load() {
+		lost := ks.shard.Forget(func(w any) bool {
+			a, ok := w.(*remoteAsker)
+			return ok && a.session == s
+		})
+		if !s.Bulk || lost > 0 {
+			ks.shard.HolderGone(holderOf(s), now+int64(time.Second))
+		}
+	}
+}
+
+// Orphan gives back a lease that nobody waits for any more. It implements transport.Handler.
+func (n *Node) Orphan(p *transport.Peer, req *transport.Request, rep *transport.Reply) {
+	ctx, cancel := context.WithTimeout(n.ctx, time.Second)
+	defer cancel()
+	_, err := p.Do(ctx, &transport.Request{
+		Op: transport.OpRelease, Keyspace: req.Keyspace, Key: req.Key, Token: rep.Token,
+		Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		n.cfg.Logger.Debug("a lease could not be given back; it ends by itself", "peer", p.ID(), "error", err)
+	}
+}
+
+// exchange sends a request that never waits to a member, which may be this one.
+func (ks *keyspace) exchange(ctx context.Context, m *members, target int, req *transport.Request) (transport.Reply, error) {
+	var rep transport.Reply
+	if target == m.Self {
+		ks.serve(req, &rep, false)
+		return rep, nil
+	}
+	rep, err := m.peers[target].Do(ctx, req)
+	if err != nil {
+		ks.count.peerErrors.Add(1)
+	}
+	return rep, err
+}
+
+// hashOf is the ring's hash of a key of the keyspace.
+func (ks *keyspace) hashOf(key string) uint64 { return ring.Hash(ks.name, key) }
