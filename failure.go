@@ -1,0 +1,125 @@
+package nearcache
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nearcache/nearcache/internal/origin"
+	"github.com/nearcache/nearcache/internal/transport"
+)
+
+// This file is the only place where errors become Failures of the wire and Failures become errors.
+
+// failureKind classifies what ended a load without a value. ctx is the flight's.
+func (ks *keyspace) failureKind(ctx context.Context, err error) transport.FailureKind {
+	var p *origin.PanicError
+	var own *PanicError
+	switch {
+	case ks.node.ctx.Err() != nil:
+		return transport.FailureClosed
+	case ctx.Err() != nil:
+		return transport.FailureCanceled
+	case errors.Is(err, origin.ErrShed):
+		return transport.FailureShed
+	case errors.Is(err, origin.ErrTimeout):
+		return transport.FailureTimeout
+	case errors.As(err, &p), errors.As(err, &own):
+		return transport.FailurePanic
+	}
+	return transport.FailureLoad
+}
+
+// loadFailed is what callers on this node see of a load that failed here.
+func (ks *keyspace) loadFailed(key string, kind transport.FailureKind, err error) error {
+	switch kind {
+	case transport.FailureClosed:
+		return ErrClosed
+	case transport.FailureCanceled:
+		return context.Canceled // nobody is left to see it
+	case transport.FailureShed:
+		return ks.overloaded()
+	}
+	ks.count.loadErrors.Add(1)
+	switch kind {
+	case transport.FailureTimeout:
+		return ErrLoadTimeout
+	case transport.FailurePanic:
+		var p *origin.PanicError
+		if errors.As(err, &p) {
+			return &PanicError{Value: p.Value, Stack: p.Stack}
+		}
+		return err
+	}
+	return &LoadError{Keyspace: ks.name, Key: key, Member: ks.node.id, Err: err}
+}
+
+// overloaded is the error of a load that was shed. A slot is free after a queue's time at the earliest.
+func (ks *keyspace) overloaded() error {
+	const least = 10 * time.Millisecond
+	return &OverloadError{Keyspace: ks.name, RetryAfter: max(ks.policy.queueTimeout, least)}
+}
+
+// toWire is what other members hear of it.
+func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Failure {
+	f := transport.Failure{Kind: kind, Member: ks.node.id}
+	var p *origin.PanicError
+	if errors.As(err, &p) {
+		err = &PanicError{Value: p.Value}
+	}
+	f.Text = cut(err.Error(), transport.MaxFailureText)
+	if kind == transport.FailureLoad {
+		for code, known := range ks.policy.errors {
+			if errors.Is(err, known) {
+				f.Code = code
+				break
+			}
+		}
+	}
+	return f
+}
+
+// fromWire is the error that a Failure stands for, the same as on the member where it happened.
+func (ks *keyspace) fromWire(key string, f *transport.Failure) error {
+	switch f.Kind {
+	case transport.FailureShed:
+		return ks.overloaded()
+	case transport.FailureTimeout:
+		return ErrLoadTimeout
+	case transport.FailurePanic:
+		return &PanicError{Value: strings.TrimPrefix(f.Text, (&PanicError{Value: ""}).Error())}
+	case transport.FailureTooLarge:
+		return ErrValueTooLarge
+	default:
+	}
+	e := &LoadError{Keyspace: ks.name, Key: key, Member: f.Member, Err: errors.New(f.Text)}
+	if known := ks.policy.errors[f.Code]; f.Code != "" && known != nil {
+		e.Err = &remoteError{text: f.Text, is: known}
+	}
+	return e
+}
+
+// remoteError is a loader's error that kept its identity across members.
+type remoteError struct {
+	text string
+	is   error
+}
+
+// Error implements error.
+func (e *remoteError) Error() string { return e.text }
+
+// Unwrap returns the error of Config.Errors with the same code.
+func (e *remoteError) Unwrap() error { return e.is }
+
+// cut shortens s to at most n bytes, not inside a character.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

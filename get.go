@@ -1,0 +1,464 @@
+package nearcache
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/near"
+)
+
+// placeholder is the state of a flight that decides whether its answer may become a near copy (R3).
+type placeholder struct {
+	current atomic.Pointer[asked]
+}
+
+// asked is one request of a flight: whom it went to and what was known then. It can be found by the key's events before the
+// request leaves.
+type asked struct {
+	m      *members
+	target int          // index of the member
+	source *near.Source // nil: this node
+	sent   int64
+	fetch  invalidation.Fetch
+}
+
+// ask makes the placeholder of a request to target.
+func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
+	a := &asked{m: m, target: target, sent: c.clock.Now()}
+	if p := m.peers[target]; p != nil {
+		a.source = p.source
+		a.fetch.Gen = p.source.Gen.Load()
+	}
+	a.fetch.Sent = a.sent
+	f.State.current.Store(a)
+	return a
+}
+
+// member returns the ID of the member asked.
+func (a *asked) member() string { return a.m.Members[a.target].ID }
+
+// get is Get beyond the near copies.
+func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
+	if err := c.admit(ctx, key); err != nil {
+		c.count.failed.Add(1)
+		return result[V]{}, err
+	}
+	f, r, leads := c.join(key)
+	if leads {
+		c.lead(ctx, f, r)
+	} else {
+		c.count.shared.Add(1)
+	}
+	res, err := f.Wait(ctx)
+	c.countResult(res.info.Tier, err)
+	return res, err
+}
+
+// admit refuses calls that cannot be served.
+func (c *Cache[V]) admit(ctx context.Context, key string) error {
+	if c.closed.Load() || c.node.closed.Load() {
+		return ErrClosed
+	}
+	if key == "" || len(key) > transport.MaxKeyBytes {
+		return ErrInvalidKey
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return checkPriority(ctx)
+}
+
+// countResult puts a key that was asked for into exactly one class.
+func (ks *keyspace) countResult(t Tier, err error) {
+	c := &ks.count
+	switch {
+	case err == nil && t == TierOwner:
+		c.ownerHits.Add(1)
+	case err == nil:
+		c.originGets.Add(1)
+	case isNotFound(err):
+		c.notFound.Add(1)
+	default:
+		c.failed.Add(1)
+	}
+}
+
+// join finds the key's owner and its flight (step 2).
+func (c *Cache[V]) join(key string) (f *flight[V], r route, leads bool) {
+	now := c.clock.Now()
+	r = c.node.route(c.name, key)
+	// R1b: without a live lease from the owner its invalidations may not reach this node, so that only a young flight can be
+	// trusted to bring what a caller may see now.
+	oldest := now - int64(c.node.cfg.Bound)
+	if c.policy.nearTTL > 0 && r.leased(now) {
+		oldest = 0
+	}
+	f, leads = c.flights.Join(key, now, oldest)
+	return f, r, leads
+}
+
+// lead asks the owner (step 3). The first answer is awaited on the caller's own goroutine; whatever is not settled by it, or
+// takes longer than the caller, goes on without the caller.
+func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
+	if r.self() {
+		a := c.ask(f, r.m, r.owner)
+		var req transport.Request
+		var rep transport.Reply
+		c.getRequest(&req, f.Key, 0)
+		if c.resident(&req, &rep, r, false) && c.settle(f, a, &rep) == settled {
+			return
+		}
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r})
+		return
+	}
+	p := r.peer()
+	if p == nil || !p.Ready() {
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r})
+		return
+	}
+	a := c.ask(f, r.m, r.owner)
+	call := c.newGet(f.Key, 0)
+	p.Start(call)
+	select {
+	case <-call.Done():
+		if v := c.judge(f, a, call); v != settled {
+			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v, token: call.Reply.Token})
+		}
+		call.Free()
+	case <-ctx.Done():
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call})
+	}
+}
+
+// judge settles a flight by a complete call, or says how it goes on.
+func (c *Cache[V]) judge(f *flight[V], a *asked, call *transport.Call) verdict {
+	if call.Err != nil {
+		c.count.peerErrors.Add(1)
+		return elsewhere
+	}
+	return c.settle(f, a, &call.Reply)
+}
+
+// newGet makes the Get of a key for a peer.
+func (c *Cache[V]) newGet(key string, flags uint32) *transport.Call {
+	call := c.node.transport.NewCall()
+	c.getRequest(&call.Request, key, flags)
+	return call
+}
+
+// getRequest fills in a Get.
+func (ks *keyspace) getRequest(req *transport.Request, key string, flags uint32) {
+	p := &ks.policy
+	req.Op = transport.OpGet
+	req.Flags = flags
+	req.Keyspace = ks.name
+	req.Key = key
+	req.Budget = p.longestLoad()
+	req.LeaseLife = p.leaseLife()
+	if d := p.near(); d > 0 {
+		req.Near = d
+		req.Flags |= transport.FlagNear
+	}
+}
+
+// fetch is a flight on its way from member to member, on a goroutine of its own.
+type fetch[V any] struct {
+	c   *Cache[V]
+	f   *flight[V]
+	ctx context.Context //nolint:containedctx // the flight's own, not a caller's
+	r   route
+
+	a     *asked          // the last request
+	call  *transport.Call // its answer is still to come from a peer
+	w     *localAsker     // its answer is still to come from this node's shard
+	v     verdict         // on the last answer
+	token transport.Token // of a lease that it brought
+
+	list  []int  // the key's preference list, once its owner did not do
+	at    int    // place in list
+	flags uint32 // of the next Get
+	moves int    // times that the ring changed under it
+}
+
+// resume goes on with a flight on a goroutine of its own.
+func (c *Cache[V]) resume(ctx context.Context, x *fetch[V]) {
+	x.ctx = x.f.Context(ctx)
+	if !c.node.run("get", x.run) {
+		x.f.Finish(result[V]{}, ErrClosed)
+	}
+}
+
+// verdict says how a flight goes on after an answer.
+type verdict int
+
+const (
+	unknown    verdict = iota // nobody has been asked yet
+	settled                   // it is finished
+	granted                   // this node holds the lease
+	unreadable                // the value cannot be decoded here
+	elsewhere                 // somebody else has to be asked
+	alone                     // nobody can help: load without a lease
+)
+
+// run asks one member after the other until the flight is finished (steps 3 to 5).
+func (x *fetch[V]) run() {
+	stop := context.AfterFunc(x.c.node.ctx, x.f.Abort)
+	defer stop()
+	switch {
+	case x.call != nil:
+		x.await()
+	case x.w != nil:
+		x.awaitLocal()
+	case x.v == unknown && x.r.owner >= 0:
+		x.request(x.r.owner)
+	}
+	for x.v != settled {
+		switch {
+		case x.v == granted:
+			x.load()
+			return
+		case x.v == unreadable && x.flags&transport.FlagFresh == 0:
+			// A lease of its own replaces what this process cannot read.
+			x.flags |= transport.FlagFresh
+			x.request(x.a.target)
+		case x.v == unreadable, x.v == alone:
+			x.loadAlone()
+			return
+		default:
+			target := x.next()
+			if target < 0 {
+				x.loadAlone()
+				return
+			}
+			x.request(target)
+		}
+	}
+}
+
+// request asks one member and judges its answer.
+func (x *fetch[V]) request(target int) {
+	c := x.c
+	if x.ctx.Err() != nil {
+		x.abandoned()
+		return
+	}
+	x.a = c.ask(x.f, x.r.m, target)
+	if target == x.r.m.Self {
+		x.requestLocal()
+		return
+	}
+	p := x.r.m.peers[target]
+	if !c.node.reachable(x.ctx, p) {
+		c.count.peerErrors.Add(1)
+		x.v = elsewhere
+		return
+	}
+	x.call = c.newGet(x.f.Key, x.flags)
+	p.Start(x.call)
+	x.await()
+}
+
+// await waits for a call that is under way and judges its answer. When nobody waits for the flight any more the call is
+// abandoned: a lease that comes for it is given back.
+func (x *fetch[V]) await() {
+	call := x.call
+	x.call = nil
+	select {
+	case <-call.Done():
+	case <-x.ctx.Done():
+		if call.Abandon() {
+			x.abandoned()
+			return
+		}
+		<-call.Done()
+	}
+	x.v = x.c.judge(x.f, x.a, call)
+	x.token = call.Reply.Token
+	call.Free()
+}
+
+// requestLocal asks this node's own shard: for a lease as any other member. Where it is not the owner it stands in.
+func (x *fetch[V]) requestLocal() {
+	if x.askLocal() {
+		return
+	}
+	x.awaitLocal()
+}
+
+// askLocal asks and reports whether there was an answer at once; else x.w waits for it.
+func (x *fetch[V]) askLocal() bool {
+	c := x.c
+	var req transport.Request
+	var rep transport.Reply
+	c.getRequest(&req, x.f.Key, x.flags|transport.FlagStandIn)
+	if !c.resident(&req, &rep, x.r, false) {
+		x.w = &localAsker{node: c.node, near: c.policy.near(), reply: make(chan transport.Reply, 1)}
+		if !c.acquire(&req, &rep, x.w) {
+			return false
+		}
+		x.w = nil
+	}
+	x.v, x.token = c.settle(x.f, x.a, &rep), rep.Token
+	return true
+}
+
+// awaitLocal waits in the queue of this node's own shard.
+func (x *fetch[V]) awaitLocal() {
+	w := x.w
+	x.w = nil
+	select {
+	case rep := <-w.reply:
+		x.v, x.token = x.c.settle(x.f, x.a, &rep), rep.Token
+	case <-x.ctx.Done():
+		if !x.c.shard.Leave(x.f.Key, w) {
+			// Its answer is on the way, and may be a lease.
+			if rep := <-w.reply; rep.Status == transport.StatusLease {
+				x.token = rep.Token
+				x.release(transport.Failure{Kind: transport.FailureCanceled, Member: x.c.node.id})
+			}
+		}
+		x.abandoned()
+	}
+}
+
+// abandoned ends a flight that nobody waits for, or whose node closes.
+func (x *fetch[V]) abandoned() {
+	x.v = settled
+	x.f.Finish(result[V]{}, x.c.node.cutError(context.Canceled))
+}
+
+// next returns the next member to ask, or -1. The first one after the owner stands in for it: all callers choose the same.
+func (x *fetch[V]) next() int {
+	const patience = 3
+	if m := x.c.node.members.Load(); m != x.r.m && x.moves < patience {
+		// The ring changed: find the owner again.
+		x.moves++
+		x.r, x.list, x.at = x.c.node.route(x.c.name, x.f.Key), nil, 0
+		x.flags &^= transport.FlagStandIn
+		return x.r.owner
+	}
+	if x.list == nil {
+		x.list = x.r.m.Ring.Prefer(nil, x.r.hash, 0)
+		x.flags |= transport.FlagStandIn
+		if len(x.list) > 0 && x.list[0] == x.r.owner {
+			x.at = 1
+		}
+	}
+	for x.at < len(x.list) {
+		i := x.list[x.at]
+		x.at++
+		if p := x.r.m.peers[i]; i == x.r.m.Self || p != nil && p.Ready() {
+			return i
+		}
+	}
+	return -1
+}
+
+// settle judges an answer: it finishes the flight, or says how it goes on.
+func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict {
+	switch rep.Status {
+	case transport.StatusHit:
+		v, err := decode(c.cfg.Codec, rep.Value)
+		if err != nil {
+			c.count.undecodable.Add(1)
+			return unreadable
+		}
+		res := result[V]{value: v, info: Info{Tier: TierOwner, Age: rep.Age, Version: rep.Version, Member: a.member()}}
+		if rep.Flags&transport.ReplyLoaded != 0 {
+			res.info.Tier = TierOrigin
+		}
+		c.keep(f, a, rep, near.Item[V]{Value: v}, c.sizeOf(v, rep.Value))
+		f.Finish(res, nil)
+	case transport.StatusAbsent:
+		c.keep(f, a, rep, near.Item[V]{Absent: true}, 0)
+		f.Finish(result[V]{info: Info{Tier: TierOwner, Age: rep.Age, Member: a.member()}}, ErrNotFound)
+	case transport.StatusLease:
+		return granted
+	case transport.StatusFailed:
+		switch rep.Failure.Kind {
+		case transport.FailureTooLarge:
+			return alone
+		case transport.FailureCanceled, transport.FailureClosed:
+			return elsewhere
+		default:
+			f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: rep.Failure.Member}}, c.fromWire(f.Key, &rep.Failure))
+		}
+	case transport.StatusNotOwner, transport.StatusUnknownKeyspace:
+		c.count.misrouted.Add(1)
+		return elsewhere
+	default:
+		return elsewhere
+	}
+	return settled
+}
+
+// sizeOf returns the bytes that a value counts as a near copy.
+func (c *Cache[V]) sizeOf(v V, encoded []byte) int64 {
+	if c.cfg.SizeOf == nil {
+		return int64(len(encoded))
+	}
+	return int64(max(c.cfg.SizeOf(v), 0))
+}
+
+// keep makes an answer a near copy, if it was not overtaken (R3). Its lifetime counts from the sending of the request.
+func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.Item[V], bytes int64) {
+	life := min(rep.Near, rep.TTL)
+	if life <= 0 || rep.Flags&transport.ReplyUncached != 0 {
+		return
+	}
+	now := c.clock.Now()
+	it.LoadedAt = now - int64(rep.Age)
+	it.Version = rep.Version
+	it.Member = a.member()
+	it.Source, it.Gen, it.Seq = a.source, a.fetch.Gen, rep.Seq
+	it.Free = a.sent + int64(c.node.cfg.Bound)
+	installed := c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
+		if f.IsSplit() || c.closed.Load() || c.node.members.Load() != a.m {
+			return false
+		}
+		if a.source == nil {
+			return true
+		}
+		s := invalidation.State{LeaseUntil: a.source.LeaseUntil.Load(), Gen: a.source.Gen.Load()}
+		return a.fetch.Installable(0, rep.Seq, s)
+	})
+	if !installed {
+		c.count.notKept.Add(1)
+	}
+}
+
+// reachable waits for a peer that has only just become a member and is still being dialled, for a PeerTimeout at most.
+func (n *Node) reachable(ctx context.Context, p *peer) bool {
+	if p.Ready() {
+		return true
+	}
+	left := p.added + int64(n.cfg.PeerTimeout) - n.clock.Exact()
+	if left <= 0 {
+		return false
+	}
+	const step = time.Millisecond
+	t := time.NewTicker(step)
+	defer t.Stop()
+	for ; left > 0; left -= int64(step) {
+		select {
+		case <-t.C:
+			if p.Ready() {
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return false
+}
+
+// cutError is what a flight ends with that was cut: ErrClosed when the node closes.
+func (n *Node) cutError(err error) error {
+	if n.ctx.Err() != nil {
+		return ErrClosed
+	}
+	return err
+}

@@ -1,0 +1,245 @@
+package nearcache
+
+import (
+	"context"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearcache/nearcache/internal/origin"
+	"github.com/nearcache/nearcache/internal/transport"
+)
+
+// maxBatch is how many keys of a GetMany are asked for at once, and thus the most that one LoadMany gets.
+const maxBatch = 512
+
+// GetMany returns the values of the keys that exist. Keys that do not are not in the map, and are no error; duplicates are asked
+// for once; the order does not matter. Each owner is asked in one message, and what is missing everywhere is loaded by
+// LoadMany, at most 512 keys at a time, or by Load where there is no LoadMany.
+//
+// Errors: *BatchError with the keys that failed; the others are in the map.
+func (c *Cache[V]) GetMany(ctx context.Context, keys []string) (map[string]V, error) {
+	found := make(map[string]V, len(keys))
+	b := batch[V]{c: c, found: found, seen: make(map[string]struct{}, len(keys))}
+	for len(keys) > 0 {
+		n := min(len(keys), maxBatch)
+		b.get(ctx, keys[:n])
+		keys = keys[n:]
+	}
+	if len(b.errs) > 0 {
+		return found, &BatchError{Errs: b.errs}
+	}
+	return found, nil
+}
+
+// batch is a GetMany under way.
+type batch[V any] struct {
+	c     *Cache[V]
+	seen  map[string]struct{}
+	found map[string]V
+	errs  map[string]error
+	wait  []*flight[V]
+	led   []led[V]
+}
+
+// led is a flight that a batch leads, and its first request.
+type led[V any] struct {
+	f    *flight[V]
+	r    route
+	a    *asked
+	call *transport.Call
+}
+
+// get fetches some of the keys.
+func (b *batch[V]) get(ctx context.Context, keys []string) {
+	c := b.c
+	b.wait, b.led = b.wait[:0], b.led[:0]
+	for _, k := range keys {
+		if _, ok := b.seen[k]; !ok {
+			b.seen[k] = struct{}{}
+			b.begin(ctx, k)
+		}
+	}
+	if len(b.led) > 0 {
+		c.leadMany(ctx, b.led)
+		b.led = nil // it may still be in use
+	}
+	for _, f := range b.wait {
+		key := f.Key
+		res, err := f.Wait(ctx)
+		c.countResult(res.info.Tier, err)
+		switch {
+		case err == nil:
+			b.found[key] = res.value
+		case !isNotFound(err):
+			b.fail(key, err)
+		}
+	}
+}
+
+// begin answers a key from its near copy, or finds its flight.
+func (b *batch[V]) begin(ctx context.Context, key string) {
+	c := b.c
+	if it := c.near.Get(key, c.clock.Now()); it != nil {
+		if it.Absent {
+			c.count.nearAbsent.Add(1)
+			return
+		}
+		c.count.nearHits.Add(1)
+		b.found[key] = it.Value
+		return
+	}
+	if err := c.admit(ctx, key); err != nil {
+		c.count.failed.Add(1)
+		b.fail(key, err)
+		return
+	}
+	f, r, leads := c.join(key)
+	b.wait = append(b.wait, f)
+	if leads {
+		b.led = append(b.led, led[V]{f: f, r: r})
+	} else {
+		c.count.shared.Add(1)
+	}
+}
+
+func (b *batch[V]) fail(key string, err error) {
+	if b.errs == nil {
+		b.errs = make(map[string]error)
+	}
+	b.errs[key] = err
+}
+
+// leadMany asks the owners, one message for each, and waits for their first answers: for a PeerTimeout at most. What is not
+// settled by them goes on by itself.
+func (c *Cache[V]) leadMany(ctx context.Context, all []led[V]) {
+	byPeer := make(map[*peer][]*transport.Call)
+	calls := 0
+	for i := range all {
+		l := &all[i]
+		p := l.r.peer()
+		if l.r.self() || p == nil || !p.Ready() {
+			continue
+		}
+		l.a = c.ask(l.f, l.r.m, l.r.owner)
+		l.call = c.newGet(l.f.Key, 0)
+		byPeer[p] = append(byPeer[p], l.call)
+		calls++
+	}
+	if calls == 0 {
+		c.settleMany(ctx, all)
+		return
+	}
+	b := transport.NewBatch(calls)
+	for p, part := range byPeer {
+		p.StartBatch(part, b)
+	}
+	select {
+	case <-b.Done():
+		c.settleMany(ctx, all)
+	case <-ctx.Done():
+		// The flights may have other callers.
+		if !c.node.run("getmany", func() { <-b.Done(); c.settleMany(ctx, all) }) {
+			for i := range all {
+				all[i].f.Finish(result[V]{}, ErrClosed)
+			}
+		}
+	}
+}
+
+// settleMany judges the first answers. Leases are gathered for one LoadMany where there is one.
+func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
+	var leases []*fetch[V]
+	for i := range all {
+		l := &all[i]
+		x := &fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
+		switch {
+		case l.call == nil && l.r.self() && c.cfg.LoadMany != nil:
+			x.a = c.ask(l.f, l.r.m, l.r.owner)
+			x.askLocal()
+		case l.call == nil && l.r.self():
+			var req transport.Request
+			var rep transport.Reply
+			x.a = c.ask(l.f, l.r.m, l.r.owner)
+			c.getRequest(&req, l.f.Key, 0)
+			if c.resident(&req, &rep, l.r, false) {
+				x.v = c.settle(l.f, x.a, &rep)
+			}
+		case l.call == nil:
+		case l.call.Detached():
+			x.call = l.call
+		default:
+			x.v, x.token = c.judge(l.f, l.a, l.call), l.call.Reply.Token
+			l.call.Free()
+		}
+		switch {
+		case x.v == settled:
+		case x.v == granted && c.cfg.LoadMany != nil:
+			leases = append(leases, x)
+		default:
+			c.resume(ctx, x)
+		}
+	}
+	if len(leases) > 0 {
+		c.resumeMany(ctx, leases)
+	}
+}
+
+// resumeMany loads the keys of many leases with one call.
+func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
+	for _, x := range all {
+		x.ctx = x.f.Context(ctx)
+	}
+	if !c.node.run("getmany", func() { c.loadMany(ctx, all) }) {
+		for _, x := range all {
+			x.f.Finish(result[V]{}, ErrClosed)
+		}
+	}
+}
+
+// loadMany runs LoadMany in one slot. Its context ends when nobody waits for any of the keys.
+func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(c.node.ctx, cancel)
+	defer stop()
+	var left atomic.Int64
+	left.Store(int64(len(all)))
+	keys := make([]string, len(all))
+	for i, x := range all {
+		keys[i] = x.f.Key
+		defer context.AfterFunc(x.ctx, func() {
+			if left.Add(-1) == 0 {
+				cancel()
+			}
+		})()
+	}
+	type outcome struct {
+		l   loaded[V]
+		err error
+	}
+	got, err := origin.Call(ctx, c.limiter, c.policy.loadTimeout, func(ctx context.Context) ([]outcome, error) {
+		c.count.loads.Add(uint64(len(keys)))
+		start := c.clock.Exact()
+		values, err := c.cfg.LoadMany(ctx, keys)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]outcome, len(keys))
+		for i, k := range keys {
+			v, ok := values[k]
+			out[i].l, out[i].err = c.prepare(k, v, ok, start)
+		}
+		return out, nil
+	})
+	var g errgroup.Group
+	g.SetLimit(tellers)
+	for i, x := range all {
+		o := outcome{err: err}
+		if err == nil {
+			o = got[i]
+		}
+		g.Go(func() error { x.deliver(&o.l, o.err); return nil })
+	}
+	_ = g.Wait() // deliver has no error
+}

@@ -1,0 +1,90 @@
+package nearcache
+
+import (
+	"context"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/near"
+)
+
+// The methods of this file are the interface local: what the untyped part asks of the typed one.
+
+// forget drops the near copy of key and splits its flight. Order: the flight first, so that its answer cannot become a near copy
+// after the drop.
+func (c *Cache[V]) forget(key string) {
+	c.flights.Split(key)
+	c.refreshes.Split(key)
+	c.near.Delete(key)
+}
+
+// forgetAll does so for all keys.
+func (c *Cache[V]) forgetAll() {
+	c.flights.SplitAll()
+	c.refreshes.SplitAll()
+	c.near.Clear()
+}
+
+// overtaken applies event seq of the member that src stands for. Order: the mark on the flight first, then the drop (see
+// near.Cache.Install). Callers that come from now on do not share a flight that may have been answered before the event.
+func (c *Cache[V]) overtaken(key string, src *near.Source, seq uint64) {
+	for _, g := range c.groups() {
+		f := g.Current(key)
+		if f == nil {
+			continue
+		}
+		if a := f.State.current.Load(); a != nil && a.source == src {
+			a.fetch.Seen(seq)
+		}
+		f.Close()
+	}
+	c.near.Invalidate(key, src, seq)
+}
+
+// revoked ends the sharing of the flight that holds a lease on key (R1b): its value may be old by now.
+func (c *Cache[V]) revoked(key string) {
+	c.flights.Split(key)
+	c.refreshes.Split(key)
+}
+
+func (c *Cache[V]) groups() [2]*flights[V] { return [2]*flights[V]{c.flights, c.refreshes} }
+
+func (c *Cache[V]) underWay() int { return c.flights.Len() + c.refreshes.Len() }
+
+func (c *Cache[V]) flying(key string) bool { return c.flights.Current(key) != nil }
+
+func (c *Cache[V]) resize(nearBytes int64) { c.near.Resize(nearBytes) }
+
+func (c *Cache[V]) tick(now int64) { c.near.Sweep(now) }
+
+func (c *Cache[V]) nearStats() store.Stats { return c.near.Stats() }
+
+func (c *Cache[V]) nearView(key string, now int64) *CopyView {
+	it := c.near.Get(key, now)
+	if it == nil {
+		return nil
+	}
+	return &CopyView{Absent: it.Absent, Age: time.Duration(now - it.LoadedAt), Version: it.Version}
+}
+
+// Stats returns a snapshot of the keyspace's counters on this node.
+func (c *Cache[V]) Stats() KeyspaceStats { return c.stats() }
+
+// Close withdraws the keyspace from this node: peers are answered that it is unknown here, calls that come later get ErrClosed,
+// those under way have until ctx ends, at most 2 s. The cache of New(nil, ...) stops with everything it started. It may be called many
+// times.
+func (c *Cache[V]) Close(ctx context.Context) error {
+	if c.private != nil {
+		c.closed.Store(true)
+		return c.private.Close(ctx)
+	}
+	if !c.node.shut(c.keyspace) {
+		return nil
+	}
+	c.closed.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	waitIdle(ctx, c.underWay)
+	c.keyspace.close()
+	return nil
+}

@@ -1,0 +1,182 @@
+package nearcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/transport"
+)
+
+// SetOption changes what a Set does.
+type SetOption func(*setOptions)
+
+type setOptions struct {
+	flags   uint32
+	ttl     time.Duration
+	version uint64
+}
+
+// IfAbsent stores only where no fresh value is resident at the owner.
+func IfAbsent() SetOption { return func(o *setOptions) { o.flags |= transport.FlagIfAbsent } }
+
+// IfPresent stores only where a fresh value is resident at the owner.
+func IfPresent() SetOption { return func(o *setOptions) { o.flags |= transport.FlagIfPresent } }
+
+// WithTTL gives the value a lifetime of its own; it must be positive.
+func WithTTL(d time.Duration) SetOption { return func(o *setOptions) { o.ttl = d } }
+
+// WithVersion gives the version of the value, which Config.VersionOf otherwise tells: a lower one than the resident is not stored.
+func WithVersion(v uint64) SetOption { return func(o *setOptions) { o.version = v } }
+
+// Set stores v at the key's owner, as something that was just written to the origin: the last writer wins unless a version
+// forbids it. It returns when the owner has stored it; near copies elsewhere go as after an Invalidate. Where a database is the
+// source of truth Invalidate is the call to use: two writers may reach the owner in another order than the database.
+//
+// stored is false when a condition or a higher version forbade it. Errors: ErrValueTooLarge; *ConfigError for a lifetime that is not
+// positive; *PartialError when the owner did not confirm; the codec's error; ErrInvalidKey; ErrClosed.
+func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) (stored bool, err error) {
+	if key == "" || len(key) > transport.MaxKeyBytes {
+		return false, ErrInvalidKey
+	}
+	req, err := c.setRequest(key, v, opts)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel, err := c.mutable(ctx)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			return false, &PartialError{Keys: []string{key}, StaleFor: c.staleFor(), Err: err}
+		}
+		return false, err
+	}
+	defer cancel()
+	stored, member, err := c.setAtOwner(ctx, req)
+	c.forget(key)
+	if err != nil {
+		return false, &PartialError{Members: []string{member}, Keys: []string{key}, StaleFor: c.staleFor(), Err: err}
+	}
+	return stored, nil
+}
+
+// setRequest makes the request of a Set.
+func (c *Cache[V]) setRequest(key string, v V, opts []SetOption) (req *transport.Request, err error) {
+	defer recoverTo(&err) // the application's own functions are called
+	var o setOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.version == 0 && c.cfg.VersionOf != nil {
+		o.version = c.cfg.VersionOf(v)
+	}
+	if o.ttl < 0 {
+		return nil, &ConfigError{Problems: []string{fmt.Sprintf("WithTTL: %v is not positive", o.ttl)}}
+	}
+	if o.ttl == 0 {
+		o.ttl = c.ttlOf(key, v)
+	}
+	b, err := encode(c.cfg.Codec, v)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > c.policy.maxValueBytes {
+		return nil, ErrValueTooLarge
+	}
+	c.noteLifetime(o.ttl)
+	return &transport.Request{
+		Op: transport.OpSet, Flags: o.flags, Keyspace: c.name, Key: key,
+		TTL: min(o.ttl, transport.MaxDuration), Version: o.version, Value: b, HasValue: true,
+	}, nil
+}
+
+// setAtOwner finds the owner and stores the value there, and follows a ring that changes meanwhile.
+func (c *Cache[V]) setAtOwner(ctx context.Context, req *transport.Request) (stored bool, member string, err error) {
+	const attempts = 3
+	for range attempts {
+		r := c.route(req.Key)
+		if r.owner < 0 {
+			return false, "", errors.New("nearcache: no member owns anything")
+		}
+		member = r.m.Members[r.owner].ID
+		if p := r.peer(); p != nil && !c.node.reachable(ctx, p) {
+			return false, member, transport.ErrDown
+		}
+		rep, err := c.exchange(ctx, r.m, r.owner, req)
+		if err != nil {
+			return false, member, err
+		}
+		switch rep.Status {
+		case transport.StatusStored:
+			return true, member, nil
+		case transport.StatusNotStored:
+			return false, member, nil
+		case transport.StatusUnknownKeyspace:
+			return false, member, errors.New("nearcache: the owner does not have the keyspace")
+		}
+		select {
+		case <-time.After(time.Duration(1 + rand.Int64N(int64(tick)))):
+		case <-ctx.Done():
+			return false, member, ctx.Err()
+		}
+	}
+	return false, member, errors.New("nearcache: members disagree on the owner")
+}
+
+// Peek returns the value of key if it is resident: in this process, or at its owner. It never loads and never waits for a load.
+// An owner that does not answer has nothing resident.
+//
+// Errors: the context's own error; ErrInvalidKey; ErrClosed.
+func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err error) {
+	if it := c.near.Get(key, c.clock.Now()); it != nil {
+		return it.Value, !it.Absent, nil
+	}
+	if err := c.admit(ctx, key); err != nil {
+		return v, false, err
+	}
+	r := c.route(key)
+	if r.owner < 0 {
+		return v, false, nil
+	}
+	if p := r.peer(); p != nil && !c.node.reachable(ctx, p) {
+		return v, false, ctx.Err()
+	}
+	rep, err := c.exchange(ctx, r.m, r.owner, &transport.Request{Op: transport.OpPeek, Keyspace: c.name, Key: key})
+	if err != nil {
+		return v, false, ctx.Err()
+	}
+	if rep.Status != transport.StatusHit {
+		return v, false, nil
+	}
+	if v, err = decode(c.cfg.Codec, rep.Value); err != nil {
+		c.count.undecodable.Add(1)
+		var none V
+		return none, false, nil //nolint:nilerr // what cannot be decoded is a miss
+	}
+	return v, true, nil
+}
+
+// Refresh loads key even if it is resident, stores the value as a Get does, and returns it. Callers that refresh a key at once share one
+// load; its errors are those of Get.
+func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
+	if err := c.admit(ctx, key); err != nil {
+		c.count.failed.Add(1)
+		var none V
+		return none, err
+	}
+	now := c.clock.Now()
+	f, leads := c.refreshes.Join(key, now, now-int64(c.node.cfg.Bound))
+	if leads {
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: c.route(key), flags: transport.FlagFresh})
+	} else {
+		c.count.shared.Add(1)
+	}
+	res, err := f.Wait(ctx)
+	c.countResult(res.info.Tier, err)
+	return res.value, err
+}
+
+// Warm is not available yet: it returns a *ConfigError.
+func (c *Cache[V]) Warm(_ context.Context, _ iter.Seq[string], _ int) error { return notYet("Warm") }
