@@ -84,7 +84,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 // wait get, but for the log number.
 func (s *Shard) place(tx *store.Tx[Value], key string, v Value, now int64, keep bool) Result {
 	if keep && now < v.Hard {
-		if e, ok := tx.Put(key, v, v.cost(), v.Hard, now); ok {
+		if e, ok := tx.Put(v, v.cost(), v.Hard, now); ok {
 			return Result{Kind: Hit, Value: &e.Value}
 		}
 	}

@@ -15,10 +15,12 @@ import (
 // core's worth of decoding bounds the peer.
 const spillAt = 64
 
-// Between attempts to open a stream. The connection itself has gRPC's backoff, with the same bounds.
+// Between attempts to open a stream. The connection itself has gRPC's backoff, with the same bounds: a member that is back is
+// used again within a second. Why not ClientConn.ResetConnectBackoff when it is heard of: in grpc-go v1.85.0 it reads a map that
+// the connection's own goroutine writes.
 const (
 	minBackoff       = 50 * time.Millisecond
-	maxBackoff       = time.Second
+	maxBackoff       = 500 * time.Millisecond
 	handshakeTimeout = time.Second
 )
 
@@ -131,13 +133,6 @@ func (p *Peer) close() {
 		_ = bulk.Close()
 	}
 	p.wg.Wait()
-}
-
-// wake ends the connection's backoff: the peer was heard of.
-func (p *Peer) wake() {
-	if p.pickAny() == nil {
-		p.conn.ResetConnectBackoff()
-	}
 }
 
 // keep runs a stream again and again until the peer is closed.

@@ -63,9 +63,6 @@ func serveLane(srv any, st grpc.ServerStream) error {
 		return errDraining()
 	}
 	defer t.unregister(s)
-	if p := t.Peer(s.Member); p != nil {
-		p.wake() // it lives, so it can be dialled
-	}
 	err = s.serve(in)
 	s.end()
 	t.cfg.Handler.Gone(s)
