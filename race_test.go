@@ -1,0 +1,5 @@
+//go:build race
+
+package nearcache_test
+
+const raceEnabled = true
