@@ -1,0 +1,226 @@
+// Package membership turns what discovery reports into the member list that a node works with: spellings made one, doubles
+// removed, the node itself on it, and a ring to go with it. It is passive: no goroutine, clock or I/O.
+package membership
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
+)
+
+// maxNameBytes bounds IDs and zones, which travel in frames.
+const maxNameBytes = 255
+
+// View is an immutable snapshot of the cluster as one node sees it.
+type View struct {
+	Members []peers.Member // sorted by ID; all have an ID and an Addr that peers.CanonicalAddr returned
+	Self    int            // index of this node
+	Listed  bool           // discovery reports this node; false: the node has added itself
+	Ring    *ring.Ring     // its members have the same indexes
+}
+
+// Me returns this node as the others see it. Its ID is the one that the ring uses: see Table.Update.
+func (v *View) Me() peers.Member { return v.Members[v.Self] }
+
+// Resolve returns the index of the member that says it has this ID and this address, -1 when there is none: by ID, or by
+// address where discovery does not know the ID.
+func (v *View) Resolve(id, addr string) int {
+	if i := v.Ring.Index(id); i >= 0 {
+		return i
+	}
+	canonical, err := peers.CanonicalAddr(addr)
+	if err != nil {
+		return -1
+	}
+	return v.Ring.Index(canonical)
+}
+
+// Table follows discovery. It is not safe for concurrent use; the Views that it hands out are.
+type Table struct {
+	self  peers.Member
+	grace time.Duration
+	view  *View
+	// held is a list without any other member that is not believed yet; nil: none. due is when it will be.
+	held *View
+	due  int64
+}
+
+// New returns a table whose view is this node alone. self.Addr is the address that others dial, self.ID its configured ID,
+// empty or the address when there is none. A list without any other member takes effect when it has stood for grace; 0: at once.
+func New(self peers.Member, grace time.Duration) (*Table, error) {
+	self, err := normalize(self)
+	if err != nil {
+		return nil, err
+	}
+	t := &Table{self: self, grace: grace}
+	t.view, err = t.build(nil)
+	return t, err
+}
+
+// View returns the current view.
+func (t *Table) View() *View { return t.view }
+
+// Update takes a list from discovery and reports whether the view has changed. A list that makes no sense changes
+// nothing and is an error that names all that is wrong: addresses that nobody can dial, one ID at two addresses, one address
+// under two IDs, and what ring.New refuses.
+//
+// This node's entry is the one with its ID, or else the one at its address. The view takes the entry as it stands: the others
+// see the same entry, and only when all place keys by the same IDs, zones and weights do they agree about owners. So a
+// configured ID does not count where discovery knows this node by its address only, or not at all and the others by theirs.
+// A node configured to own nothing owns nothing all the same.
+func (t *Table) Update(list []peers.Member, now int64) (changed bool, err error) {
+	view, err := t.build(list)
+	if err != nil {
+		return false, err
+	}
+	if t.grace > 0 && len(view.Members) == 1 && len(t.view.Members) > 1 {
+		if t.held == nil {
+			t.due = now + int64(t.grace)
+		}
+		t.held = view
+		return t.Tick(now), nil
+	}
+	return t.accept(view), nil
+}
+
+// Tick lets a held list take effect when its time has come, and reports whether the view has changed.
+func (t *Table) Tick(now int64) (changed bool) {
+	if t.held == nil || now < t.due {
+		return false
+	}
+	return t.accept(t.held)
+}
+
+// Due returns when Tick has something to do, 0 for never.
+func (t *Table) Due() int64 { return t.due }
+
+func (t *Table) accept(view *View) (changed bool) {
+	t.held, t.due = nil, 0
+	if slices.Equal(view.Members, t.view.Members) && view.Self == t.view.Self && view.Listed == t.view.Listed {
+		return false
+	}
+	t.view = view
+	return true
+}
+
+// build returns the view of a list.
+func (t *Table) build(list []peers.Member) (*View, error) {
+	members, err := clean(list)
+	if err != nil {
+		return nil, err
+	}
+	members, me, listed := t.place(members)
+	slices.SortFunc(members, func(a, b peers.Member) int { return cmp.Compare(a.ID, b.ID) })
+	onRing := make([]ring.Member, len(members))
+	for i, m := range members {
+		onRing[i] = ring.Member{ID: m.ID, Weight: m.Weight, Zone: m.Zone}
+	}
+	r, err := ring.New(onRing)
+	if err != nil {
+		return nil, err
+	}
+	return &View{Members: slices.Clip(members), Self: r.Index(me), Listed: listed, Ring: r}, nil
+}
+
+// clean returns the list in canonical form, without doubles and without order.
+func clean(list []peers.Member) ([]peers.Member, error) {
+	var problems []error
+	normal := make([]peers.Member, 0, len(list))
+	for _, m := range list {
+		m, err := normalize(m)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		normal = append(normal, m)
+	}
+	// Entries that have an ID come first: one without, at the same address, is the same member.
+	slices.SortStableFunc(normal, func(a, b peers.Member) int {
+		return cmp.Compare(btoi(!named(a)), btoi(!named(b)))
+	})
+	byAddr, byID := make(map[string]peers.Member), make(map[string]peers.Member)
+	members := make([]peers.Member, 0, len(normal))
+	for _, m := range normal {
+		other, ok := byAddr[m.Addr]
+		if !ok {
+			other, ok = byID[m.ID]
+		}
+		switch {
+		case !ok:
+			byAddr[m.Addr], byID[m.ID] = m, m
+			members = append(members, m)
+		case m == other, !named(m) && m.Addr == other.Addr && named(other):
+		default:
+			problems = append(problems, fmt.Errorf("nearcache: membership: %s and %s cannot both be members", describe(other), describe(m)))
+		}
+	}
+	return members, errors.Join(problems...)
+}
+
+// place finds this node on the list, or adds it, and returns the list, the node's ID on it and whether it was there.
+func (t *Table) place(members []peers.Member) (_ []peers.Member, id string, listed bool) {
+	me := slices.IndexFunc(members, func(m peers.Member) bool { return m.ID == t.self.ID })
+	at := slices.IndexFunc(members, func(m peers.Member) bool { return m.Addr == t.self.Addr })
+	switch {
+	case me < 0 && at < 0:
+		self := t.self
+		if len(members) > 0 && !slices.ContainsFunc(members, named) {
+			self.ID = self.Addr // the others go by their addresses: so do they call this node
+		}
+		return append(members, self), self.ID, false
+	case me < 0:
+		me = at
+	}
+	m := &members[me]
+	m.Addr = t.self.Addr // nobody here dials it, and the listed one may lag behind
+	if t.self.Weight < 0 {
+		m.Weight = t.self.Weight
+	}
+	id = m.ID
+	if at >= 0 && at != me {
+		members = slices.Delete(members, at, at+1) // a former process at this address: to dial it would be to dial oneself
+	}
+	return members, id, true
+}
+
+// named reports whether discovery knows the member's ID, or knows it by its address only.
+func named(m peers.Member) bool { return m.ID != m.Addr }
+
+// normalize returns m with a canonical address, which stands for a missing ID too.
+func normalize(m peers.Member) (peers.Member, error) {
+	addr, err := peers.CanonicalAddr(m.Addr)
+	if err != nil {
+		return m, err
+	}
+	if m.ID == "" || m.ID == m.Addr {
+		m.ID = addr
+	}
+	m.Addr = addr
+	if len(m.ID) > maxNameBytes || len(m.Zone) > maxNameBytes {
+		return m, fmt.Errorf("nearcache: membership: the ID or Zone of %s is longer than %d bytes", describe(m), maxNameBytes)
+	}
+	if m.Weight == 0 {
+		m.Weight = 1
+	}
+	m.Weight = max(m.Weight, -1)
+	return m, nil
+}
+
+func describe(m peers.Member) string {
+	if !named(m) {
+		return fmt.Sprintf("%.80q", m.Addr)
+	}
+	return fmt.Sprintf("%.64q at %.80q", m.ID, m.Addr)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
