@@ -1,14 +1,26 @@
 package store
 
-// ghosts remembers hashes that lost the duel for admission, for about as many rejections as the shard has entries: a
-// key that is fetched again that soon is admitted without a duel. Direct mapped; a slot is a 32-bit fingerprint and the
-// number of the rejection. The zero ghosts has no room.
+// ghosts remembers the hashes of entries that were evicted, for about as many evictions as the shard has entries, and whether they came out
+// of the window or of main. Direct mapped; a slot is a 31-bit fingerprint, the origin, and the number of the
+// eviction. The zero ghosts has no room.
 type ghosts struct {
 	slots []uint64 // a power of two; 0: empty
-	seq   uint32   // rejections, modulo 2^32
+	seq   uint32   // evictions, modulo 2^32
 }
 
-const minGhosts = 8
+// origin says where an evicted entry was.
+type origin uint64
+
+const (
+	nowhere origin = iota // not evicted lately
+	fromWindow
+	fromMain
+)
+
+const (
+	minGhosts    = 8
+	ghostMainBit = 1 << 32
+)
 
 // fit grows the table to one slot per entry.
 func (g *ghosts) fit(entries int) {
@@ -26,22 +38,30 @@ func (g *ghosts) fit(entries int) {
 	g.slots = slots
 }
 
-func (g *ghosts) remember(h uint64) {
+func (g *ghosts) remember(h uint64, from origin) {
 	g.seq++
-	g.slots[g.slot(h)] = fingerprint(h)<<32 | uint64(g.seq)
+	w := fingerprint(h) | uint64(g.seq)
+	if from == fromMain {
+		w |= ghostMainBit
+	}
+	g.slots[g.slot(h)] = w
 }
 
-// recall tells whether h was rejected fewer than life rejections ago, and forgets it then.
-func (g *ghosts) recall(h uint64, life uint32) bool {
+// recall tells where h was if it was evicted fewer than life evictions ago, and forgets it.
+func (g *ghosts) recall(h uint64, life uint32) origin {
 	s := &g.slots[g.slot(h)]
-	if *s == 0 || *s>>32 != fingerprint(h) || g.seq-uint32(*s) >= life {
-		return false
+	w := *s
+	if w == 0 || w>>33 != fingerprint(h)>>33 || g.seq-uint32(w) >= life {
+		return nowhere
 	}
 	*s = 0
-	return true
+	if w&ghostMainBit != 0 {
+		return fromMain
+	}
+	return fromWindow
 }
 
 func (g *ghosts) slot(h uint64) uint64 { return h >> 7 & uint64(len(g.slots)-1) }
 
-// fingerprint takes bits of all of h: within a shard some of its bits are the same for all hashes.
-func fingerprint(h uint64) uint64 { return h * 0x9e3779b97f4a7c15 >> 32 }
+// fingerprint is in the upper 31 bits. It depends on all bits of h: within a shard some of them are the same for all hashes.
+func fingerprint(h uint64) uint64 { return h * 0x9e3779b97f4a7c15 >> 33 << 33 }

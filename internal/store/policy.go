@@ -1,13 +1,23 @@
 package store
 
 const (
-	windowPart = 5  // the window is this part of the budget; 1/100 loses up to 31 points where keys are read again soon or never
-	handSteps  = 64 // entries in use that the hand passes before it takes one all the same
-	// A shard with fewer entries than crowd gives every newcomer a turn in the window, however large it is: two or three
-	// entries are no statistics to reject it by.
+	// The window's part of the budget. Where a key is read again soon or never, a small one loses up to 30 points of hit
+	// ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small and grows while that pays.
+	minWindow = 0.2
+	maxWindow = 0.9
+	// By how many entries' worth of the budget the window changes when a key is fetched again that it, or main, lost a short while
+	// ago. Main needs the stronger voice: a popular key that it loses costs more than one hit. Larger steps make the window wander.
+	growStep   = 0.25
+	shrinkStep = 1
+	// ghostLife is how long an evicted key is remembered: evictions per resident entry.
+	ghostLife = 0.6
+	// handSteps is how many entries in use a hand passes before it takes one all the same.
+	handSteps = 64
+	// A shard with fewer entries than crowd gives every newcomer a turn in the window, however large it is: a handful of entries is
+	// no statistics to reject it by.
 	crowd = 32
-	// A candidate that is about as frequent as the victim is admitted now and then, so that nobody can hold the
-	// cache by making the resident keys look frequent.
+	// A candidate that is at least this frequent is admitted against a victim as frequent once in so many draws, so that nobody can
+	// hold the cache by making the resident keys look frequent.
 	frequent   = 6
 	luckyDraws = 128
 )
@@ -15,14 +25,33 @@ const (
 // entrance returns the queue in which the newcomer e begins, or false: it must stay out, because it is larger than
 // the window and rarer than main's victim. Were it to pass through the window, it would throw everybody else out of it.
 func (sh *shard[V]) entrance(e *Entry[V], now int64) (*queue[V], bool) {
-	if sh.windowEntries < sh.maxEntries && sh.ghosts.recall(e.hash, uint32(sh.entries()*(windowPart-1)/windowPart)) {
-		return &sh.main, true
+	switch sh.ghosts.recall(e.hash, uint32(ghostLife*float64(sh.entries()))) {
+	case fromWindow:
+		sh.moveWindow(growStep)
+		if sh.windowEntries < sh.maxEntries { // there is a main
+			return &sh.main, true
+		}
+	case fromMain:
+		sh.moveWindow(-shrinkStep)
+	case nowhere:
 	}
 	if int64(e.cost) <= sh.windowBytes || sh.entries() < crowd || sh.main.n == 0 || sh.bytes()+int64(e.cost) <= sh.maxBytes {
 		return &sh.window, true
 	}
-	v := sh.victim(now)
+	v := sh.hand(&sh.main, now)
 	return &sh.main, v.Deadline <= now || sh.wins(e, v)
+}
+
+// moveWindow makes the window larger by the budget of some entries.
+func (sh *shard[V]) moveWindow(entries float64) {
+	sh.windowPart = min(maxWindow, max(minWindow, sh.windowPart+entries/float64(sh.entries()+1)))
+	sh.fitWindow()
+}
+
+// fitWindow derives the window's limits from its part of the budget.
+func (sh *shard[V]) fitWindow() {
+	sh.windowBytes = int64(sh.windowPart * float64(sh.maxBytes))
+	sh.windowEntries = max(1, int64(sh.windowPart*float64(sh.maxEntries)))
 }
 
 // settle evicts until the budget holds, then fills main from the window.
@@ -47,16 +76,19 @@ func (sh *shard[V]) windowOver() bool {
 // evict drops one entry.
 func (sh *shard[V]) evict(now int64) {
 	if sh.window.n == 0 || sh.main.n > 0 && !sh.windowOver() {
-		sh.drop(sh.victim(now), now)
+		sh.drop(sh.hand(&sh.main, now), now)
 		return
 	}
-	cand := sh.window.oldest()
-	if cand.Deadline <= now || sh.main.n == 0 {
+	if sh.main.n == 0 {
+		sh.drop(sh.window.oldest(), now)
+		return
+	}
+	cand := sh.hand(&sh.window, now)
+	if cand.Deadline <= now {
 		sh.drop(cand, now)
 		return
 	}
-	sh.note(cand)
-	victim := sh.victim(now)
+	victim := sh.hand(&sh.main, now)
 	switch {
 	case victim.Deadline <= now:
 		sh.drop(victim, now)
@@ -64,16 +96,20 @@ func (sh *shard[V]) evict(now int64) {
 		sh.drop(victim, now)
 		sh.promote(cand)
 	default:
-		sh.ghosts.remember(cand.hash)
 		sh.drop(cand, now)
 	}
 }
 
 func (sh *shard[V]) drop(e *Entry[V], now int64) {
-	if e.Deadline <= now {
+	switch {
+	case e.Deadline <= now:
 		sh.expirations++
-	} else {
+	case e.main:
 		sh.evictions++
+		sh.ghosts.remember(e.hash, fromMain)
+	default:
+		sh.evictions++
+		sh.ghosts.remember(e.hash, fromWindow)
 	}
 	sh.unlink(e)
 }
@@ -86,18 +122,18 @@ func (sh *shard[V]) promote(e *Entry[V]) {
 	sh.main.push(e)
 }
 
-// victim turns main's hand to an entry that was not used since the hand last passed it, or that has expired. Main is not empty.
-func (sh *shard[V]) victim(now int64) *Entry[V] {
+// hand turns q to an entry that has expired or was not used since the hand last passed it. q is not empty.
+func (sh *shard[V]) hand(q *queue[V], now int64) *Entry[V] {
 	for range handSteps {
-		e := sh.main.oldest()
+		e := q.oldest()
 		if e.Deadline <= now || e.uses.Load()&usesMax == 0 {
 			return e
 		}
 		sh.note(e)
-		sh.main.remove(e)
-		sh.main.push(e)
+		q.remove(e)
+		q.push(e)
 	}
-	return sh.main.oldest()
+	return q.oldest()
 }
 
 // note moves the uses counted in e to the sketch.

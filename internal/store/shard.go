@@ -14,13 +14,14 @@ type shard[V any] struct {
 	_     [56]byte                 // readers do not share a line with the lock
 
 	mu            sync.Mutex // guards all that follows, the inside of the index, and the callers' tables of this shard
-	window        queue[V]   // new entries, by age
-	main          queue[V]   // the CLOCK: the hand is at the oldest
+	window        queue[V]   // new entries; the oldest is under its hand
+	main          queue[V]   // entries that won a duel, or came when there was room
 	due           wheel[V]
 	sketch        sketch
 	ghosts        ghosts
 	maxBytes      int64
 	maxEntries    int64 // math.MaxInt64: no limit
+	windowPart    float64
 	windowBytes   int64 // the window's part of them
 	windowEntries int64
 	random        uint64
@@ -35,7 +36,7 @@ func (sh *shard[V]) init(maxBytes, maxEntries int64) {
 	if sh.maxEntries = maxEntries; maxEntries <= 0 {
 		sh.maxEntries = math.MaxInt64
 	}
-	sh.windowEntries = max(1, sh.maxEntries/windowPart)
+	sh.windowPart = minWindow
 	sh.random = 88172645463325252 // any seed but 0
 	sh.fitStatistics()
 	sh.resize(maxBytes)
@@ -56,7 +57,7 @@ func (sh *shard[V]) insert(e *Entry[V], now int64) {
 	sh.sketch.add(e.hash, 1, sh.entries())
 	q, admitted := sh.entrance(e, now)
 	if !admitted {
-		sh.ghosts.remember(e.hash)
+		sh.ghosts.remember(e.hash, fromWindow)
 		sh.evictions++
 		return
 	}
@@ -109,7 +110,7 @@ func (sh *shard[V]) shrink() {
 // resize sets the budget and evicts what exceeds it.
 func (sh *shard[V]) resize(maxBytes int64) {
 	sh.maxBytes = max(0, maxBytes)
-	sh.windowBytes = sh.maxBytes / windowPart
+	sh.fitWindow()
 	sh.settle(math.MinInt64)
 	sh.shrink()
 }
