@@ -1,10 +1,6 @@
 package shard
 
-import (
-	"strings"
-
-	"github.com/nearcache/nearcache/internal/store"
-)
+import "github.com/nearcache/nearcache/internal/store"
 
 // Cause says why a lease is given back without a value.
 type Cause uint8
@@ -73,16 +69,16 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
-	r := s.place(&tx, l.key, v, now, keep)
+	r := place(&tx, v, now, keep)
 	r.Seq = s.cfg.Seq()
 	eff.Outcome, eff.Seq = outcome(r), r.Seq
 	t.answer(l, r, now, &eff)
 	return eff
 }
 
-// place makes v the resident value of key, or removes what is resident if v cannot be kept, and returns what those who
+// place makes v the resident value of the key, or removes what is resident if v cannot be kept, and returns what those who
 // wait get, but for the log number.
-func (s *Shard) place(tx *store.Tx[Value], key string, v Value, now int64, keep bool) Result {
+func place(tx *store.Tx[Value], v Value, now int64, keep bool) Result {
 	if keep && now < v.Hard {
 		if e, ok := tx.Put(v, v.cost(), v.Hard, now); ok {
 			return Result{Kind: Hit, Value: &e.Value}
@@ -159,7 +155,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	if l != nil {
 		t.revoke(l, &eff)
 	}
-	r := s.place(&tx, strings.Clone(key), v, now, true)
+	r := place(&tx, v, now, true)
 	s.cfg.Dropped(key)
 	r.Seq = s.cfg.Seq()
 	eff.Outcome, eff.Seq = outcome(r), r.Seq

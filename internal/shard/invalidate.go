@@ -39,9 +39,9 @@ func (s *Shard) Invalidate(key string, minVersion uint64, now int64) (eff Effect
 	return eff
 }
 
-// Clear removes all entries and forgets the lowest versions, revokes all leases and gives the longest waiters new ones. When it returns, nothing stored or loaded before
-// the call is resident or will be. It does not call Config.Dropped: the caller numbers one event for the whole keyspace
-// after it. It locks one part after the other.
+// Clear removes all entries, forgets the lowest versions, revokes all leases and gives the longest waiters new ones. When
+// it returns, nothing stored or loaded before the call is resident or will be. It does not call Config.Dropped: the
+// caller numbers one event for the whole keyspace after it. It locks one part after the other.
 func (s *Shard) Clear(now int64) (eff Effect) {
 	// Why this order: an entry removed before its key's lease is revoked could be filled again in between.
 	s.eachTable(func(t *table) {

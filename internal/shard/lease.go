@@ -1,10 +1,6 @@
 package shard
 
-import (
-	"container/heap"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-)
+import "github.com/hashicorp/golang-lru/v2/simplelru"
 
 // table is what the leases and tombstones of one shard of the store are kept in.
 //
@@ -50,11 +46,11 @@ func (t *table) init(s *Shard, maxLeases, maxTombstones int) {
 // eachTable calls f for one table after the other, with its lock held.
 func (s *Shard) eachTable(f func(*table)) {
 	for i := range s.tables {
-		s.eachTableLocked(i, f)
+		s.withTable(i, f)
 	}
 }
 
-func (s *Shard) eachTableLocked(i int, f func(*table)) {
+func (s *Shard) withTable(i int, f func(*table)) {
 	s.store.Lock(i)
 	defer s.store.Unlock(i)
 	f(&s.tables[i])
@@ -184,61 +180,4 @@ func (t *table) unqueue(w *waiter) {
 	w.prev, w.next = nil, nil
 	t.due.remove(&w.due)
 	t.s.waiters.Add(-1)
-}
-
-// deadline is when a lease expires, or a waiter gives up.
-type deadline struct {
-	at     int64
-	pos    int // in the heap, or -1
-	lease  *lease
-	waiter *waiter // nil: the lease's own
-}
-
-// deadlines is a heap of them, the earliest first.
-type deadlines []*deadline
-
-// set puts d into the heap, or moves it.
-func (h *deadlines) set(d *deadline, at int64) {
-	d.at = at
-	if d.pos < 0 {
-		heap.Push(h, d)
-		return
-	}
-	heap.Fix(h, d.pos)
-}
-
-// remove takes d out, if it is in.
-func (h *deadlines) remove(d *deadline) {
-	if d.pos >= 0 {
-		heap.Remove(h, d.pos)
-	}
-}
-
-// Len is part of heap.Interface.
-func (h deadlines) Len() int { return len(h) }
-
-// Less is part of heap.Interface.
-func (h deadlines) Less(i, j int) bool { return h[i].at < h[j].at }
-
-// Swap is part of heap.Interface.
-func (h deadlines) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].pos, h[j].pos = i, j
-}
-
-// Push is part of heap.Interface.
-func (h *deadlines) Push(x any) {
-	d := x.(*deadline)
-	d.pos = len(*h)
-	*h = append(*h, d)
-}
-
-// Pop is part of heap.Interface.
-func (h *deadlines) Pop() any {
-	last := len(*h) - 1
-	d := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	d.pos = -1
-	return d
 }

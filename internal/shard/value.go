@@ -46,7 +46,7 @@ const (
 // Result answers an asker.
 type Result struct {
 	Kind     Kind
-	Value    *Value // Hit
+	Value    *Value // Hit: of a fill it may be past its lifetime already (see Value.Fresh)
 	Uncached bool   // Hit: the value is stored nowhere and must not be kept
 	Seq      uint64 // Hit, Lease: the log's last number when the value was read, or the lease granted
 	Token    Token  // Lease
@@ -83,7 +83,7 @@ const (
 type Effect struct {
 	Outcome Outcome   // Fill, Pass, Set
 	Seq     uint64    // Fill, Pass, Set: the log's last number when the value was stored or passed
-	Dropped int       // Invalidate, Clear, Move: entries removed
+	Dropped int       // Invalidate, Clear, Move, Tick: entries removed
 	Revoked []Revoked // tell these holders
 	Wakes   []Wake    // answer these
 }
