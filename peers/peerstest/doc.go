@@ -17,7 +17,8 @@
 //
 // A fault acts on a direction between two hosts. Cut and Isolate hold bytes back without losing them, as a network does that
 // TCP retransmits over: neither side sees an error, dials hang until their context ends, and after Heal everything held
-// arrives in order. Reset and Crash break connections so that both sides see it.
+// arrives in order. Reset and Crash break connections so that both sides see it. To test a process that hangs, Isolate its
+// host; one that is killed, Crash it; a slow network, SetLatency and Delay.
 //
 // Everything in this package is safe for concurrent use. Make the network inside the bubble that uses it.
 package peerstest

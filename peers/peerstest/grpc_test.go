@@ -96,3 +96,56 @@ func TestGRPCRunsInABubble(t *testing.T) {
 		}
 	})
 }
+
+// TestGRPCSurvivesFaults: the faults look to grpc as real ones do.
+func TestGRPCSurvivesFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := NewNetwork()
+		network.SetLatency(time.Millisecond)
+		l, err := network.Host("b").Listen(":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		serveHealth(t, l)
+		client := dialHealth(t, network.Host("a"), l.Addr().String())
+		check := func(when string, timeout time.Duration, want codes.Code) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			_, err := client.Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(want == codes.OK))
+			if got := status.Code(err); got != want {
+				t.Errorf("%s: got %v, want %v", when, err, want)
+			}
+		}
+		check("at first", time.Second, codes.OK)
+		network.Cut("a", "b")
+		check("cut", time.Second, codes.DeadlineExceeded)
+		network.Heal("a", "b")
+		check("healed", time.Second, codes.OK)
+		network.Reset("a", "b")
+		synctest.Wait() // a call that began before grpc saw it would fail
+		check("after a reset", 10*time.Second, codes.OK)
+		if got := network.Dials("a", "b"); got != 2 {
+			t.Errorf("Dials: got %d, want 2", got)
+		}
+
+		// Keepalive finds out, and the client comes back by itself.
+		network.Isolate("b")
+		watch, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if _, err := watch.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("Recv from an isolated server: got %v, want %v", err, codes.Unavailable)
+		}
+		if took := time.Since(began); took > 21*time.Second {
+			t.Errorf("keepalive took %v, want at most twice its time", took)
+		}
+		network.Rejoin("b")
+		check("rejoined", 2*time.Minute, codes.OK)
+		if got := network.Conns("a", "b"); got != 1 {
+			t.Errorf("Conns: got %d, want 1", got)
+		}
+	})
+}

@@ -48,8 +48,8 @@ func (n *Network) linkLocked(from, to string) *link {
 	return l
 }
 
-// apply sets l to what the faults say about p, and reports whether streams on it have to look again.
-func (f *faults) apply(p pair, l *link) bool {
+// apply sets l to what the faults say about p.
+func (f *faults) apply(p pair, l *link) {
 	delay, ok := f.delays[p]
 	if !ok && p.from != p.to {
 		delay = f.latency
@@ -57,5 +57,5 @@ func (f *faults) apply(p pair, l *link) bool {
 	l.nanos.Store(int64(delay))
 	l.refuse = f.refused[p]
 	cut := f.cuts[p] || p.from != p.to && (f.isolated[p.from] || f.isolated[p.to])
-	return l.cut.Swap(cut) != cut
+	l.cut.Store(cut)
 }

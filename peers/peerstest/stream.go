@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// stream is one direction of a connection: a bounded queue of bytes, each with the time at which it arrives. Bytes on a
-// link that is cut do not arrive; they stay queued and, once the queue is full, block the writer.
+// stream is one direction of a connection: a bounded queue of bytes, each with the time at which it arrives. Only the head
+// of the queue can be read, so nothing overtakes. Bytes on a link that is cut do not arrive; they stay queued and, once the queue is full, block the writer.
 type stream struct {
 	link, back *link // the direction of the bytes, and the one of what the writer hears of the reader
 
@@ -16,8 +16,7 @@ type stream struct {
 	changed sync.Cond  // broadcast after every change that a reader or a writer may wait for
 
 	queue []chunk
-	size  int       // bytes queued
-	last  time.Time // arrival of the newest chunk: later ones do not overtake it
+	size  int // bytes queued
 
 	writeErr error     // what Write returns once the writer has closed its side; nil: open
 	end      error     // what the reader gets behind the last chunk; nil: open
@@ -116,14 +115,10 @@ func (s *stream) write(p []byte) (int, error) {
 
 // arrivalLocked returns when something sent now arrives, and wakes the reader then.
 func (s *stream) arrivalLocked() time.Time {
-	now := time.Now()
-	at := now.Add(s.link.delay())
-	if at.Before(s.last) {
-		at = s.last
-	}
-	s.last = at
-	if wait := at.Sub(now); wait > 0 {
-		time.AfterFunc(wait, s.wake)
+	delay := s.link.delay()
+	at := time.Now().Add(delay) // before the timer starts: the reader must not be woken too early, as nobody wakes it again
+	if delay > 0 {
+		time.AfterFunc(delay, s.wake)
 	}
 	return at
 }
@@ -181,7 +176,9 @@ func (d *deadline) set(t time.Time, wake func()) {
 	if t.IsZero() {
 		return
 	}
-	if wait := time.Until(t); wait > 0 {
+	wait := time.Until(t)
+	d.at = time.Now().Add(wait) // with a monotonic reading, so that it has passed when the timer fires
+	if wait > 0 {
 		d.timer = time.AfterFunc(wait, wake)
 	}
 }
