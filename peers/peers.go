@@ -21,7 +21,6 @@ type Discovery interface {
 	//
 	// An update with the list that is known already changes nothing and tells the node that discovery works. The list
 	// belongs to the callee; Watch must not change it afterwards. Calls must not overlap. update does not block for long.
-	// A node that is alone on a list does not give up its peers at once: see NodeConfig.Discovery.
 	Watch(ctx context.Context, update func([]Member)) error
 }
 

@@ -29,8 +29,16 @@ func goldenRings() map[string][]Member {
 
 func goldenKeys() [][2]string {
 	return [][2]string{
-		{"product", "8812"}, {"user", "8812"}, {"", "8812"}, {"product", "{8812}:price"}, {"user", "x{8812}"}, {"product", "{}8812"},
-		{"product", "\x00\xff\xfe"}, {"product", "product"}, {"produkt", "grün"}, {"product", strings.Repeat("long", 1000)},
+		{"product", "8812"},
+		{"user", "8812"},
+		{"", "8812"},
+		{"product", "{8812}:price"},
+		{"user", "x{8812}"},
+		{"product", "{}8812"},
+		{"product", "\x00\xff\xfe"},
+		{"product", "product"},
+		{"produkt", "grün"},
+		{"product", strings.Repeat("long", 1000)},
 	}
 }
 

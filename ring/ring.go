@@ -18,10 +18,11 @@ const (
 	// 256 points, 1.10 with 512, 1.08 with 1,024. All members of a cluster must agree on it.
 	PointsPerWeight = 1024
 
-	// MaxMembers bounds the members of one ring, and MaxWeight the sum of their weights: a ring of that size takes about
-	// 70 MiB.
+	// MaxMembers bounds the members of one ring. A ring of that size takes about 70 MiB.
 	MaxMembers = 4096
-	MaxWeight  = 4096
+
+	// MaxWeight bounds the sum of the members' weights, for the same reason.
+	MaxWeight = 4096
 )
 
 // Member is one member as the ring sees it.
