@@ -73,8 +73,8 @@ func (in *Interest) Grant(hash uint64, d time.Duration, now int64) {
 	}
 }
 
-// Granted reports whether another member may hold the key. After false, no event is needed for it (events of whole keyspaces always are): ask inside the critical section that made the
-// old value unreachable.
+// Granted reports whether another member may hold the key. After false, no event is needed for it: ask inside the critical section that
+// made the old value unreachable. Events of whole keyspaces always are needed.
 func (in *Interest) Granted(hash uint64) bool {
 	p := in.pair.Load()
 	return p.cur.has(hash) || p.prev.has(hash)

@@ -87,9 +87,9 @@ func TestModel(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			worst := time.Duration(0)
-			for seed := range uint64(40) {
+			for seed := range uint64(10) {
 				m := newModel(t, tt.f, seed)
-				m.run(60 * time.Second)
+				m.run(30 * time.Second)
 				if m.worst > modelLease {
 					t.Errorf("seed %d: a copy was served %v after its invalidation, want at most %v", seed, m.worst, modelLease)
 				}
@@ -150,7 +150,7 @@ func (m *model) run(d time.Duration) {
 	for _, r := range m.readers {
 		m.every(10*time.Millisecond, func() { m.get(r, m.r.IntN(modelKeys)) })
 		m.every(modelLease/4, func() { m.renew(r) })
-		m.every(3*time.Millisecond, func() { m.pump(r) })
+		m.every(5*time.Millisecond, func() { m.pump(r) })
 	}
 	m.every(50*time.Millisecond, func() { m.write(m.r.IntN(modelKeys + 5)) })
 	for m.queue.Len() > 0 {

@@ -68,8 +68,7 @@ func TestCallSurvivesTheLoader(t *testing.T) {
 
 func TestCallPanicNil(t *testing.T) {
 	_, err := Call(t.Context(), NewLimiter(0, 0), 0, func(context.Context) (int, error) { panic(nil) })
-	var p *runtime.PanicNilError
-	if !errors.As(err, &p) {
+	if _, ok := errors.AsType[*runtime.PanicNilError](err); !ok {
 		t.Errorf("got %v, want a *runtime.PanicNilError", err)
 	}
 }
@@ -254,7 +253,7 @@ func TestCallNestedLoadsDoNotStarve(t *testing.T) {
 func TestCallLendsItsSlotOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter(1, 100*time.Millisecond)
-		sleep := func(context.Context) (int, error) { time.Sleep(10 * time.Second); return 0, nil }
+		sleep := func(ctx context.Context) (int, error) { time.Sleep(10 * time.Second); return 0, ctx.Err() }
 		borrower, second := make(chan error, 1), make(chan error, 1)
 		_, err := Call(t.Context(), l, time.Second, func(ctx context.Context) (int, error) {
 			ctx = context.WithoutCancel(ctx)
@@ -282,10 +281,8 @@ func TestCallLendsItsSlotOnce(t *testing.T) {
 
 func TestCallOverHasNothingToLend(t *testing.T) {
 	l := NewLimiter(1, -1)
-	var kept context.Context
-	_, err := Call(t.Context(), l, 0, func(ctx context.Context) (int, error) {
-		kept = context.WithoutCancel(ctx)
-		return 0, nil
+	kept, err := Call(t.Context(), l, 0, func(ctx context.Context) (context.Context, error) {
+		return context.WithoutCancel(ctx), nil
 	})
 	if err != nil {
 		t.Fatal(err)
