@@ -107,6 +107,9 @@ func (f *followed) apply(n *Node, a invalidation.Action) bool {
 	// Order: the generation before the lease (docs/protocol.md R4).
 	if a.Kill != invalidation.CauseNone {
 		f.source.Gen.Store(a.State.Gen)
+		for _, ks := range *n.keyspaces.Load() {
+			ks.local.missed()
+		}
 		n.cfg.Logger.Debug("near copies of a member are dropped", "member", f.id, "cause", a.Kill.String())
 	}
 	f.source.LeaseUntil.Store(a.State.LeaseUntil)

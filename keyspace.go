@@ -36,6 +36,8 @@ type local interface {
 	forgetAll()
 	// overtaken applies an event of the key from the member that src stands for.
 	overtaken(key string, src *near.Source, seq uint64)
+	// missed ends the sharing of all flights, after events were missed: some of them may hold an old value (R1b).
+	missed()
 	// revoked ends the sharing of the flight that holds a lease on key (R1b).
 	revoked(key string)
 	// underWay returns the number of flights.

@@ -41,6 +41,12 @@ func (c *Cache[V]) overtaken(key string, src *near.Source, seq uint64) {
 	c.near.Invalidate(key, src, seq)
 }
 
+// missed ends the sharing of all flights. The copies that missed an event are dead by their generation.
+func (c *Cache[V]) missed() {
+	c.flights.SplitAll()
+	c.refreshes.SplitAll()
+}
+
 // revoked ends the sharing of the flight that holds a lease on key (R1b): its value may be old by now.
 func (c *Cache[V]) revoked(key string) {
 	c.flights.Split(key)

@@ -81,6 +81,15 @@ func (n *Node) setMembers(list []peers.Member) {
 	}
 }
 
+// tickMembers lets a list take effect that had to stand for a while.
+func (n *Node) tickMembers(now int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.table.Tick(now) {
+		n.becomeLocked(n.table.View(), true)
+	}
+}
+
 // becomeLocked makes a view of the cluster the one in use. Whatever was kept by another view is dropped.
 func (n *Node) becomeLocked(v *membership.View, known bool) {
 	old := n.members.Load()

@@ -128,11 +128,22 @@ func (n *Node) identify(l net.Listener) error {
 		n.id = "local"
 	}
 	var err error
-	n.table, err = membership.New(peers.Member{ID: n.id, Addr: n.addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight}, 0)
+	n.table, err = membership.New(peers.Member{ID: n.id, Addr: n.addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight}, n.grace())
 	if err != nil {
 		return &ConfigError{Problems: []string{err.Error()}}
 	}
 	return nil
+}
+
+// emptyGrace is how long a list without any other member has to stand before it is believed: an answer that failed looks like it.
+const emptyGrace = 10 * time.Second
+
+// grace is the one of this node's discovery. What the program itself sets is believed at once.
+func (n *Node) grace() time.Duration {
+	if _, ok := n.cfg.Discovery.(*peers.List); ok {
+		return 0
+	}
+	return emptyGrace
 }
 
 // checkPlaintext refuses to serve strangers on the network in the clear, unless that was asked for.
@@ -245,6 +256,7 @@ func (n *Node) tick() {
 		select {
 		case <-t.C:
 			now := n.clock.Exact()
+			n.tickMembers(now)
 			for _, ks := range *n.keyspaces.Load() {
 				ks.tick(now)
 			}

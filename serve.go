@@ -149,14 +149,15 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		rep.Status = transport.StatusNotOwner
 		return true
 	}
-	if _, remote := a.(*remoteAsker); remote && a.nearLife() > 0 {
-		// The grant covers the wait and what may be kept after it.
-		ks.node.interest.Grant(r.hash, min(req.Budget, ks.policy.longestLoad())+a.nearLife(), now)
+	life := min(req.LeaseLife, maxLeaseLife)
+	if _, remote := a.(*remoteAsker); remote {
+		// A lease is interest itself (R1b), and so is the wait with what may be kept after it.
+		ks.node.interest.Grant(r.hash, max(life, min(req.Budget, ks.policy.longestLoad())+a.nearLife()), now)
 	}
 	res := ks.shard.Acquire(req.Key, shard.Ask{
 		Holder: a.holder(),
 		Waiter: a,
-		Life:   int64(min(req.LeaseLife, maxLeaseLife)),
+		Life:   int64(life),
 		Until:  now + int64(req.Budget),
 		Fresh:  req.Flags&transport.FlagFresh != 0,
 		View:   r.m.number,

@@ -32,7 +32,9 @@ type Item[V any] struct {
 // servable is R4 but for the deadline.
 func (it *Item[V]) servable(now int64) bool {
 	src := it.Source
-	return src == nil || it.Gen == src.Gen.Load() && (now < it.Free || now < src.LeaseUntil.Load())
+	// Order: the lease before the generation. The other way round a reader could take the generation from before a kill and the
+	// lease from after it, and serve a copy that missed an event long ago.
+	return src == nil || (now < it.Free || now < src.LeaseUntil.Load()) && it.Gen == src.Gen.Load()
 }
 
 // Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.

@@ -51,12 +51,15 @@ type Table struct {
 }
 
 // New returns a table whose view is this node alone. self.Addr is the address that others dial, self.ID its configured ID,
-// empty or the address when there is none. A list without any other member takes effect when it has stood for grace; 0: at once.
+// empty or the address when there is none. A node that nobody dials has an ID and no Addr. A list without any other member takes effect when it has stood for grace; 0: at once.
 func New(self peers.Member, grace time.Duration) (*Table, error) {
-	self, err := normalize(self)
-	if err != nil {
-		return nil, err
+	if self.Addr != "" || self.ID == "" {
+		var err error
+		if self, err = normalize(self); err != nil {
+			return nil, err
+		}
 	}
+	var err error
 	t := &Table{self: self, grace: grace}
 	t.view, err = t.build(nil)
 	return t, err

@@ -1,0 +1,720 @@
+package nearcache_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/nearcache/nearcache"
+	"github.com/nearcache/nearcache/internal/testcluster"
+	"github.com/nearcache/nearcache/peers"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConfigProblems(t *testing.T) {
+	load := func(context.Context, string) (string, error) { return "", nil }
+	type config = nearcache.Config[string]
+	for name, tt := range map[string]struct {
+		cfg  config
+		want []string
+	}{
+		"nothing":        {config{}, []string{"Load or LoadMany"}},
+		"negative":       {config{Load: load, TTL: -1, MaxBytes: -1, RefreshAhead: -1}, []string{"TTL", "MaxBytes", "RefreshAhead"}},
+		"centuries":      {config{Load: load, TTL: math.MaxInt64, NearTTL: math.MaxInt64}, []string{"TTL", "NearTTL"}},
+		"jitter":         {config{Load: load, Jitter: 1}, []string{"Jitter"}},
+		"large values":   {config{Load: load, MaxValueBytes: 1 << 30}, []string{"MaxValueBytes"}},
+		"errors":         {config{Load: load, Errors: map[string]error{"": nil}}, []string{"Errors", "Errors"}},
+		"refresh ahead":  {config{Load: load, RefreshAhead: 1}, []string{"RefreshAhead is not available yet"}},
+		"stale on error": {config{Load: load, StaleOnError: 1}, []string{"StaleOnError is not available yet"}},
+		"origin lag":     {config{Load: load, OriginLag: 1}, []string{"OriginLag is not available yet"}},
+		"eviction":       {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
+		"tags":           {config{Load: load, TagsOf: func(string, string) []string { return nil }}, []string{"TagsOf"}},
+		"ack":            {config{Load: load, Ack: nearcache.AckAll}, []string{"Ack"}},
+		"hot":            {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},
+		"pinned":         {config{Load: load, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := nearcache.New(nil, "ks", tt.cfg)
+			var ce *nearcache.ConfigError
+			if !errors.As(err, &ce) {
+				t.Fatalf("got %v, want a *ConfigError", err)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not name %q", err, w)
+				}
+			}
+		})
+	}
+	if _, err := nearcache.New(nil, "ks", nearcache.Config[chan int]{Load: func(context.Context, string) (chan int, error) { return nil, nil }}); err == nil {
+		t.Error("a channel has a codec")
+	}
+}
+
+// Case ring-8.
+// Case discovery-3.
+// Case API-4.
+func TestNodeConfigProblems(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	for name, tt := range map[string]struct {
+		cfg  nearcache.NodeConfig
+		want []string
+	}{
+		"negative":     {nearcache.NodeConfig{MaxBytes: -1, Replicas: -1, PeerTimeout: -1}, []string{"MaxBytes", "Replicas", "PeerTimeout"}},
+		"replicas":     {nearcache.NodeConfig{Replicas: 2}, []string{"Replicas over 1 is not available yet"}},
+		"bound":        {nearcache.NodeConfig{Bound: 2 * time.Second}, []string{"Bound"}},
+		"no fencing":   {nearcache.NodeConfig{Bound: -1}, []string{"Bound"}},
+		"weight":       {nearcache.NodeConfig{Weight: 1 << 31}, []string{"Weight"}},
+		"names":        {nearcache.NodeConfig{ID: long, Cluster: long, Zone: long}, []string{"ID", "Cluster", "Zone"}},
+		"no listener":  {nearcache.NodeConfig{Discovery: peers.NewList()}, []string{"Discovery needs"}},
+		"wildcard":     {nearcache.NodeConfig{Listen: "127.0.0.1:0", Advertise: "0.0.0.0:7946"}, []string{"Advertise"}},
+		"port 0":       {nearcache.NodeConfig{Listen: "127.0.0.1:0", Advertise: "10.0.0.1:0"}, []string{"Advertise"}},
+		"ambiguous v6": {nearcache.NodeConfig{Listen: "127.0.0.1:0", Advertise: "::1:7946"}, []string{"Advertise"}},
+		"in the clear": {nearcache.NodeConfig{Listen: ":0", Advertise: "10.0.0.1:7946"}, []string{"unencrypted", "Plaintext"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := nearcache.Start(t.Context(), tt.cfg)
+			if err == nil {
+				_ = n.Close(t.Context())
+			}
+			var ce *nearcache.ConfigError
+			if !errors.As(err, &ce) {
+				t.Fatalf("got %v, want a *ConfigError", err)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not name %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+// Case API-5.
+func TestAFailedStartLeavesNothing(t *testing.T) {
+	first, err := nearcache.Start(t.Context(), nearcache.NodeConfig{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if n, err := nearcache.Start(t.Context(), nearcache.NodeConfig{Listen: first.Addr()}); err == nil {
+			_ = n.Close(t.Context())
+			t.Fatal("two nodes on one port")
+		}
+	}
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := nearcache.Start(t.Context(), nearcache.NodeConfig{Listen: first.Addr()})
+	if err != nil {
+		t.Fatalf("the port is not free after Close: %v", err)
+	}
+	if err := again.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// What belongs to a later version says so.
+func TestNotYet(t *testing.T) {
+	c, err := nearcache.New(nil, "ks", nearcache.Config[string]{Load: func(context.Context, string) (string, error) { return "v", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	ctx := t.Context()
+	for name, call := range map[string]func() error{
+		"Expire":        func() error { return c.Expire(ctx, "k") },
+		"InvalidateTag": func() error { return c.InvalidateTag(ctx, "t") },
+		"Update": func() error {
+			return c.Update(ctx, []string{"k"}, func(context.Context) error { panic("commit was run") })
+		},
+		"Warm":    func() error { return c.Warm(ctx, slices.Values([]string{"k"}), 1) },
+		"WithAck": func() error { return c.Invalidate(nearcache.WithAck(ctx, nearcache.AckAll), "k") },
+		"WithPriority": func() error {
+			_, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityLow), "k")
+			return err
+		},
+	} {
+		var ce *nearcache.ConfigError
+		if err := call(); !errors.As(err, &ce) || !strings.Contains(err.Error(), "not available yet") {
+			t.Errorf("%s: got %v, want a *ConfigError that says so", name, err)
+		}
+	}
+	if err := c.Invalidate(nearcache.WithAck(ctx, nearcache.AckOwners), "k"); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityNormal), "k"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGetMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var calls, keysLoaded atomic.Int64
+		cfg := nearcache.Config[string]{
+			Load: func(context.Context, string) (string, error) { return "", errors.New("LoadMany was not used") },
+			LoadMany: func(_ context.Context, keys []string) (map[string]string, error) {
+				calls.Add(1)
+				keysLoaded.Add(int64(len(keys)))
+				time.Sleep(10 * time.Millisecond)
+				m := make(map[string]string)
+				for _, k := range keys {
+					if !strings.HasPrefix(k, "absent") {
+						m[k] = "v" + k
+					}
+				}
+				return m, nil
+			},
+		}
+		caches := open(t, c, "ks", cfg)
+		keys := []string{"k0", "k0", "absent0"} // one is asked for twice
+		want := map[string]string{"k0": "vk0"}
+		for i := 1; i < 100; i++ {
+			k := fmt.Sprint("k", i)
+			keys, want[k] = append(keys, k, fmt.Sprint("absent", i)), "v"+k
+		}
+		for round := range 2 {
+			var wg sync.WaitGroup
+			for i, cache := range caches {
+				wg.Go(func() {
+					got, err := cache.GetMany(t.Context(), keys)
+					if err != nil || !maps.Equal(got, want) {
+						t.Errorf("round %d, node %d: got %d values, %v, want %d", round, i, len(got), err, len(want))
+					}
+				})
+			}
+			wg.Wait()
+		}
+		if got := keysLoaded.Load(); got != 200 {
+			t.Errorf("got %d keys loaded by %d calls, want each of 200 once", got, calls.Load())
+		}
+		if got := calls.Load(); got > 9 {
+			t.Errorf("got %d calls of LoadMany for 200 keys by 3 nodes, want them gathered", got)
+		}
+		for i, cache := range caches {
+			if s := cache.Stats(); s.Gets != 400 || s.NotFound != 200 || s.Failed != 0 {
+				t.Errorf("node %d: got %+v, want 400 gets, 200 of them not found", i, s)
+			}
+		}
+	})
+}
+
+// Case API-2.
+func TestGetManyReportsEachKeyOnItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var loads atomic.Int64
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: func(_ context.Context, key string) (string, error) {
+			loads.Add(1)
+			switch {
+			case strings.HasPrefix(key, "bad"):
+				return "", errOwn
+			case strings.HasPrefix(key, "absent"):
+				return "", nearcache.ErrNotFound
+			case strings.HasPrefix(key, "slow"):
+				time.Sleep(5 * time.Second)
+			}
+			return "v", nil
+		}})
+		keys := []string{"a", "b", "c", "d", "e", "f", "absent", "bad", "", "slow"}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		got, err := caches[0].GetMany(ctx, keys)
+		if took := time.Since(start); took > 1050*time.Millisecond {
+			t.Errorf("took %v, want the context's second", took)
+		}
+		var be *nearcache.BatchError
+		if !errors.As(err, &be) || len(be.Errs) != 3 {
+			t.Fatalf("got %v, want a *BatchError with three keys", err)
+		}
+		if !errors.Is(be.Errs["bad"], errOwn) || !errors.Is(be.Errs[""], nearcache.ErrInvalidKey) || !errors.Is(be.Errs["slow"], context.DeadlineExceeded) {
+			t.Errorf("got %v, want each key's own kind", be.Errs)
+		}
+		if len(got) != 6 {
+			t.Errorf("got %d values, want 6", len(got))
+		}
+		time.Sleep(10 * time.Second) // the slow loader ignores its context
+		before := loads.Load()
+		if got, err := caches[1].GetMany(t.Context(), keys[:7]); len(got) != 6 || err != nil || loads.Load() != before {
+			t.Errorf("a second call: got %d values, %v, %d more loads, want 6 and none", len(got), err, loads.Load()-before)
+		}
+	})
+}
+
+// Case transport-4.
+// Case transport-5.
+// Case L1-13.
+// Case lease-6.
+func TestLargeValues(t *testing.T) {
+	c := testcluster.Loopback(t, 3, testcluster.PeerTimeout(10*time.Second))
+	var loads atomic.Int64
+	value := func(key string) []byte {
+		var n int
+		_, _ = fmt.Sscanf(key[strings.LastIndex(key, "=")+1:], "%d", &n)
+		b := make([]byte, n)
+		copy(b, key)
+		return b
+	}
+	caches := open(t, c, "ks", nearcache.Config[[]byte]{MaxValueBytes: 8 << 20, Load: func(_ context.Context, key string) ([]byte, error) {
+		loads.Add(1)
+		return value(key), nil
+	}})
+	for _, size := range []int{0, 1, 4 << 10, 64<<10 - 1, 64 << 10, 64<<10 + 1, 4 << 20, 4<<20 + 1, 8 << 20, 8<<20 + 1, 17 << 20} {
+		for _, owner := range []string{"n0", "n1"} {
+			key := testcluster.Key(c.Nodes[0], "ks", owner, size) + fmt.Sprint("=", size)
+			loads.Store(0)
+			for i, cache := range caches {
+				got, err := cache.Get(t.Context(), key)
+				if err != nil || len(got) != size || !strings.HasPrefix(string(got), key[:min(size, len(key))]) {
+					t.Fatalf("%d bytes owned by %s, node %d: got %d bytes, %v", size, owner, i, len(got), err)
+				}
+			}
+			want := int64(1)
+			if size > 8<<20 {
+				want = 3 // returned, not cached
+			}
+			if got := loads.Load(); got != want {
+				t.Errorf("%d bytes owned by %s: got %d loads, want %d", size, owner, got, want)
+			}
+		}
+	}
+	var keys []string
+	for i := range 100 {
+		keys = append(keys, fmt.Sprintf("batch-%d=%d", i, 200<<10))
+	}
+	for range 2 {
+		got, err := caches[2].GetMany(t.Context(), keys)
+		if err != nil || len(got) != len(keys) {
+			t.Fatalf("got %d values, %v, want %d", len(got), err, len(keys))
+		}
+		for k, v := range got {
+			if string(v[:len(k)]) != k {
+				t.Fatalf("%s got the value of another key", k)
+			}
+		}
+	}
+}
+
+func TestSetAndPeek(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var loads atomic.Int64
+		type price struct {
+			Cents   int
+			Version uint64
+		}
+		caches := open(t, c, "ks", nearcache.Config[price]{
+			VersionOf:     func(p price) uint64 { return p.Version },
+			NearTTL:       time.Minute,
+			MaxValueBytes: 1 << 10,
+			Load: func(context.Context, string) (price, error) {
+				loads.Add(1)
+				return price{Cents: 100, Version: 1}, nil
+			},
+		})
+		ctx := t.Context()
+		set := func(i int, p price, want bool, opts ...nearcache.SetOption) {
+			t.Helper()
+			if stored, err := caches[i].Set(ctx, "k", p, opts...); stored != want || err != nil {
+				t.Errorf("Set(%+v): got %v, %v, want %v", p, stored, err, want)
+			}
+			synctest.Wait()
+		}
+		all := func(want int) {
+			t.Helper()
+			for i, cache := range caches {
+				if got, err := cache.Get(ctx, "k"); got.Cents != want || err != nil {
+					t.Errorf("node %d: got %+v, %v, want %d", i, got, err, want)
+				}
+				if got, ok, err := cache.Peek(ctx, "k"); got.Cents != want || !ok || err != nil {
+					t.Errorf("node %d: Peek got %+v, %v, %v, want %d", i, got, ok, err, want)
+				}
+			}
+		}
+		if _, ok, err := caches[0].Peek(ctx, "k"); ok || err != nil {
+			t.Errorf("Peek of nothing: got %v, %v", ok, err)
+		}
+		set(0, price{50, 1}, false, nearcache.IfPresent())
+		all(100)
+		set(1, price{200, 2}, true)
+		all(200)
+		set(2, price{150, 1}, false)
+		set(2, price{150, 3}, false, nearcache.IfAbsent())
+		all(200)
+		set(2, price{300, 3}, true, nearcache.IfPresent())
+		all(300)
+		set(0, price{400, 0}, true, nearcache.WithVersion(4), nearcache.WithTTL(time.Second))
+		all(400)
+		time.Sleep(2 * time.Second)
+		all(100) // the short lifetime is over
+		if loads.Load() != 2 {
+			t.Errorf("got %d loads, want 2", loads.Load())
+		}
+		var ce *nearcache.ConfigError
+		if _, err := caches[0].Set(ctx, "k", price{}, nearcache.WithTTL(-1)); !errors.As(err, &ce) {
+			t.Errorf("a negative lifetime: got %v, want a *ConfigError", err)
+		}
+		if _, err := caches[0].Set(ctx, "", price{}); !errors.Is(err, nearcache.ErrInvalidKey) {
+			t.Errorf("an empty key: got %v, want ErrInvalidKey", err)
+		}
+		big, err := nearcache.New(c.Nodes[0], "big", nearcache.Config[[]byte]{MaxValueBytes: 10, Load: func(context.Context, string) ([]byte, error) { return nil, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := big.Set(ctx, "k", make([]byte, 11)); !errors.Is(err, nearcache.ErrValueTooLarge) {
+			t.Errorf("a large value: got %v, want ErrValueTooLarge", err)
+		}
+	})
+}
+
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 10 * time.Millisecond })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		db.write("k", 1)
+		for _, cache := range caches {
+			if v, err := cache.Get(t.Context(), "k"); v != 1 || err != nil {
+				t.Fatal(v, err)
+			}
+		}
+		db.write("k", 2)
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if v, err := caches[1].Refresh(t.Context(), "k"); v != 2 || err != nil {
+					t.Errorf("Refresh: got %d, %v, want the new value", v, err)
+				}
+			})
+		}
+		wg.Wait()
+		for i, cache := range caches {
+			if v, err := cache.Get(t.Context(), "k"); v != 2 || err != nil {
+				t.Errorf("node %d: got %d, %v, want the new value", i, v, err)
+			}
+		}
+		if got := db.loads.Load(); got != 2 {
+			t.Errorf("got %d loads, want 2", got)
+		}
+	})
+}
+
+// Case stats-1.
+func TestCountersAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var loads atomic.Int64
+		caches := open(t, c, "ks", nearcache.Config[string]{MaxLoads: 2, LoadQueueTimeout: -1, MaxValueBytes: 100, Load: func(_ context.Context, key string) (string, error) {
+			loads.Add(1)
+			time.Sleep(10 * time.Millisecond)
+			switch key[0] {
+			case 'a':
+				return "", nearcache.ErrNotFound
+			case 'e':
+				return "", errOwn
+			case 'p':
+				panic("p")
+			case 'b':
+				return strings.Repeat("b", 200), nil
+			}
+			return "v", nil
+		}})
+		var gets [3]atomic.Uint64
+		var wg sync.WaitGroup
+		for g := range 30 {
+			wg.Go(func() {
+				for i := range 200 {
+					n := (g + i) % 3
+					key := fmt.Sprintf("%c%d", "vvvvvaepb"[(g*7+i)%9], i%20)
+					ctx, cancel := t.Context(), func() {}
+					if i%10 == 0 {
+						ctx, cancel = context.WithTimeout(ctx, 5*time.Millisecond)
+					}
+					gets[n].Add(1)
+					_, _ = caches[n].Get(ctx, key)
+					cancel()
+					if i%50 == 0 {
+						time.Sleep(300 * time.Millisecond)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(time.Minute)
+		var sum uint64
+		for i, cache := range caches {
+			s := cache.Stats()
+			if s.Gets != gets[i].Load() || s.Gets != s.NearHits+s.OwnerHits+s.OriginGets+s.NotFound+s.Failed {
+				t.Errorf("node %d: got %+v, want %d gets, each in one class", i, s, gets[i].Load())
+			}
+			if s.Flights != 0 || s.Leases != 0 || s.LoadsRunning != 0 {
+				t.Errorf("node %d: left over: %+v", i, s)
+			}
+			if s.NearHits == 0 || s.OriginGets == 0 || s.NotFound == 0 || s.Failed == 0 || s.Shared == 0 || s.LoadErrors == 0 || s.TooLarge == 0 || s.Shed == 0 {
+				t.Errorf("node %d: a class did not occur: %+v", i, s)
+			}
+			sum += s.Loads
+		}
+		if got := uint64(loads.Load()); sum != got {
+			t.Errorf("got %d loads counted, want %d", sum, got)
+		}
+	})
+}
+
+// Case L1-7.
+// Case transport-11.
+func TestCloseLeavesNothing(t *testing.T) {
+	for range 3 {
+		c := testcluster.Loopback(t, 7)
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: func(_ context.Context, key string) (string, error) { return key, nil }})
+		for i, cache := range caches {
+			if _, err := cache.Get(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Error(err)
+			}
+		}
+		var wg sync.WaitGroup
+		for _, n := range c.Nodes {
+			for range 2 { // twice, at once
+				wg.Go(func() {
+					if err := n.Close(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		for _, cache := range caches {
+			if _, err := cache.Get(t.Context(), "0"); !errors.Is(err, nearcache.ErrClosed) {
+				t.Errorf("Get on a closed node: got %v, want ErrClosed", err)
+			}
+			if err := cache.Invalidate(t.Context(), "0"); !errors.Is(err, nearcache.ErrClosed) {
+				t.Errorf("Invalidate on a closed node: got %v, want ErrClosed", err)
+			}
+		}
+		if err := goleak.Find(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Case L1-19.
+// Case transport-10.
+func TestCloseUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for round := range 30 {
+			c := testcluster.Bubble(t, 3)
+			caches := open(t, c, "ks", nearcache.Config[string]{NearTTL: time.Millisecond, Load: func(ctx context.Context, key string) (string, error) {
+				if key == "stuck" {
+					<-ctx.Done()
+					return "", ctx.Err()
+				}
+				time.Sleep(time.Millisecond)
+				return key, nil
+			}})
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for i, cache := range caches {
+				for g := range 5 {
+					wg.Go(func() {
+						for k := g; ctx.Err() == nil; k++ {
+							key := fmt.Sprint(k % 50)
+							if g == 0 {
+								key = "stuck"
+							}
+							time.Sleep(100 * time.Microsecond) // a bubble's time stands still while somebody runs
+							v, err := cache.Get(ctx, key)
+							switch {
+							case err == nil && v != key:
+								t.Errorf("got %q for %q", v, key)
+							case err != nil && !errors.Is(err, nearcache.ErrClosed) && !errors.Is(err, context.Canceled) && !(i == 0 && key == "stuck"):
+								if key != "stuck" || !errors.Is(err, nearcache.ErrLoadTimeout) {
+									t.Errorf("node %d, %s: got %v", i, key, err)
+								}
+							case errors.Is(err, nearcache.ErrClosed):
+								return
+							}
+							_ = c.Nodes[i].Stats()
+						}
+					})
+				}
+			}
+			time.Sleep(time.Duration(round) * time.Millisecond)
+			start := time.Now()
+			if err := c.Nodes[0].Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(start); took > 2500*time.Millisecond {
+				t.Errorf("Close took %v with a loader that is stuck", took)
+			}
+			time.Sleep(10 * time.Millisecond)
+			cancel()
+			wg.Wait()
+			for _, n := range c.Nodes {
+				if err := n.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}
+
+// Case API-1.
+func TestKeyspacesAndClustersAreApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := func(_ context.Context, key string) (string, error) { return key, nil }
+		n, err := nearcache.Start(t.Context(), nearcache.NodeConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close(t.Context())
+		a, err := nearcache.New(n, "a", nearcache.Config[string]{Load: load})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ce *nearcache.ConfigError
+		for _, name := range []string{"a", "", strings.Repeat("n", 256)} {
+			if _, err := nearcache.New(n, name, nearcache.Config[string]{Load: load}); !errors.As(err, &ce) {
+				t.Errorf("keyspace %.20q: got %v, want a *ConfigError", name, err)
+			}
+		}
+		if _, err := a.Get(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		b, err := nearcache.New(n, "b", nearcache.Config[string]{Load: load})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := b.Peek(t.Context(), "k"); ok || err != nil {
+			t.Errorf("keyspace b has a's key: %v, %v", ok, err)
+		}
+		if err := a.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Get(t.Context(), "k"); !errors.Is(err, nearcache.ErrClosed) {
+			t.Errorf("a closed keyspace: got %v, want ErrClosed", err)
+		}
+		again, err := nearcache.New(n, "a", nearcache.Config[string]{Load: load})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, _ := again.Peek(t.Context(), "k"); ok {
+			t.Error("the keyspace opened again has the old one's entries")
+		}
+	})
+}
+
+func TestTheCacheOfOneProcess(t *testing.T) {
+	type product struct{ Name string }
+	c, err := nearcache.New(nil, "product", nearcache.Config[*product]{Load: func(_ context.Context, key string) (*product, error) {
+		return &product{Name: "p" + key}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		p, err := c.Get(t.Context(), "1")
+		if err != nil || p.Name != "p1" {
+			t.Errorf("got %+v, %v", p, err)
+		}
+	}
+	if s := c.Stats(); s.Loads != 1 || s.NearHits != 2 {
+		t.Errorf("got %+v, want 1 load and 2 near hits", s)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Get(t.Context(), "1"); !errors.Is(err, nearcache.ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
+	}
+}
+
+// Case stats-5.
+func TestHandler(t *testing.T) {
+	c := testcluster.Loopback(t, 2)
+	caches := open(t, c, `ks<script>"`, nearcache.Config[string]{Load: func(_ context.Context, key string) (string, error) { return key, nil }})
+	hostile := "customer:<script>alert(1)</script>\"\xff"
+	for _, cache := range caches {
+		if _, err := cache.Get(t.Context(), hostile); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := http.StripPrefix("/debug/nearcache", c.Nodes[0].Handler())
+	get := func(method, target, remote, host string) *http.Response {
+		r := httptest.NewRequest(method, target, nil)
+		r.RemoteAddr, r.Host = remote, host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Result()
+	}
+	body := func(r *http.Response) string {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	const local, localhost = "127.0.0.1:5", "localhost:8080"
+
+	r := get("GET", "/debug/nearcache/", local, localhost)
+	page := body(r)
+	if r.StatusCode != 200 || !strings.Contains(page, "n0") || strings.Contains(page, "<script") {
+		t.Errorf("page: got %d, want a page without a script:\n%s", r.StatusCode, page)
+	}
+	if !strings.Contains(r.Header.Get("Content-Security-Policy"), "default-src 'none'") || r.Header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("page: got headers %v", r.Header)
+	}
+	var st nearcache.Stats
+	if err := json.Unmarshal([]byte(body(get("GET", "/debug/nearcache/stats.json", local, localhost))), &st); err != nil || st.Node != "n0" || len(st.Members) != 2 {
+		t.Errorf("stats.json: got %+v, %v", st, err)
+	}
+	if b := body(get("HEAD", "/debug/nearcache/stats.json", local, localhost)); b != "" {
+		t.Errorf("HEAD has a body: %q", b)
+	}
+	for _, m := range []string{"POST", "PUT", "DELETE", "PATCH"} {
+		if r := get(m, "/debug/nearcache/", local, localhost); r.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%s: got %d, want 405", m, r.StatusCode)
+		}
+	}
+	key := "/debug/nearcache/key?keyspace=ks%3Cscript%3E%22&key=customer:%3Cscript%3Ealert(1)%3C/script%3E%22%ff"
+	var v nearcache.KeyView
+	if err := json.Unmarshal([]byte(body(get("GET", key, local, localhost))), &v); err != nil || !strings.Contains(v.Key, "script") || v.Owner == "" || v.Near == nil {
+		t.Errorf("key: got %+v, %v, want the whole key and its near copy", v, err)
+	}
+	for _, from := range [][2]string{{"10.0.0.9:5", localhost}, {local, "evil.example:80"}} {
+		b := body(get("GET", key, from[0], from[1]))
+		if strings.Contains(b, "alert") || !strings.Contains(b, "customer#") {
+			t.Errorf("key from %s for %s: got %s, want it shortened", from[0], from[1], b)
+		}
+	}
+	for target, want := range map[string]int{
+		"/debug/nearcache/key?keyspace=none&key=k":                404,
+		"/debug/nearcache/key?keyspace=ks%3Cscript%3E%22&key=":    400,
+		"/debug/nearcache/nothing":                                404,
+		"/debug/nearcache/key?keyspace=ks%3Cscript%3E%22&key=xyz": 200,
+	} {
+		if r := get("GET", target, local, localhost); r.StatusCode != want {
+			t.Errorf("%s: got %d, want %d", target, r.StatusCode, want)
+		}
+	}
+}

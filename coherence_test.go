@@ -1,0 +1,440 @@
+package nearcache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearcache/nearcache"
+	"github.com/nearcache/nearcache/internal/testcluster"
+)
+
+// database is an origin whose rows are versions. A read takes the row when it begins and comes back when its delay is over: a slow
+// loader that holds an old row.
+type database struct {
+	mu    sync.Mutex
+	rows  map[string]int
+	delay func() time.Duration
+	loads atomic.Int64
+}
+
+func newDatabase(delay func() time.Duration) *database {
+	return &database{rows: make(map[string]int), delay: delay}
+}
+
+func (d *database) load(ctx context.Context, key string) (int, error) {
+	d.loads.Add(1)
+	d.mu.Lock()
+	v, ok := d.rows[key]
+	d.mu.Unlock()
+	t := time.NewTimer(d.delay())
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if !ok {
+		return 0, nearcache.ErrNotFound
+	}
+	return v, nil
+}
+
+// write makes v the key's row.
+func (d *database) write(key string, v int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rows[key] = v
+}
+
+func (d *database) bump(key string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rows[key]++
+	return d.rows[key]
+}
+
+// Case lease-1.
+// Case invalidation-1.
+// Case invalidation-7.
+func TestNoResurrection(t *testing.T) {
+	rounds := 10_000
+	if raceEnabled || testing.Short() {
+		rounds = 1_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		rng := rand.New(rand.NewPCG(1, 2))
+		var slow sync.Mutex
+		db := newDatabase(func() time.Duration {
+			slow.Lock()
+			defer slow.Unlock()
+			return time.Duration(rng.IntN(20)) * time.Millisecond
+		})
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
+		key := ""
+		for i := range rounds {
+			if i%10 == 0 {
+				key = fmt.Sprint("k", i) // every owner has its turn
+			}
+			db.bump(key)
+			// Readers on every node, their loads and answers anywhere when the invalidation passes.
+			var wg sync.WaitGroup
+			for _, cache := range caches {
+				wg.Go(func() {
+					if _, err := cache.Get(t.Context(), key); err != nil {
+						t.Errorf("round %d: %v", i, err)
+					}
+				})
+			}
+			time.Sleep(time.Duration(i%20) * time.Millisecond)
+			want := db.bump(key)
+			writer := i % len(caches)
+			if err := caches[writer].Invalidate(t.Context(), key); err != nil {
+				t.Fatalf("round %d: Invalidate: %v", i, err)
+			}
+			if v, err := caches[writer].Get(t.Context(), key); v != want || err != nil {
+				t.Fatalf("round %d: the calling node got %d, %v after Invalidate, want %d", i, v, err, want)
+			}
+			wg.Wait()
+			synctest.Wait() // what was on its way has arrived
+			for n, cache := range caches {
+				if v, err := cache.Get(t.Context(), key); v != want || err != nil {
+					t.Fatalf("round %d: node %d got %d, %v, want %d", i, n, v, err, want)
+				}
+			}
+		}
+	})
+}
+
+// The owner's invalidations reach near copies in milliseconds, although they would live for a minute.
+func TestNearCopiesHearOfInvalidations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 5)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
+		db.write("k", 1)
+		for _, cache := range caches {
+			if v, err := cache.Get(t.Context(), "k"); v != 1 || err != nil {
+				t.Fatal(v, err)
+			}
+		}
+		for i, cache := range caches {
+			if _, info, err := cache.GetInfo(t.Context(), "k"); info.Tier != nearcache.TierNear || err != nil {
+				t.Errorf("node %d: got tier %v, %v, want a near copy", i, info.Tier, err)
+			}
+		}
+		db.write("k", 2)
+		if err := caches[2].Invalidate(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for i, cache := range caches {
+			if v, err := cache.Get(t.Context(), "k"); v != 2 || err != nil {
+				t.Errorf("node %d: got %d, %v, want the new value", i, v, err)
+			}
+		}
+	})
+}
+
+// Case invalidation-3.
+// A near copy of a minute is served only while its owner is heard: an invalidation that cannot be delivered bounds it by the lease.
+func TestANearCopyNeedsItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute, TTL: time.Hour})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		for range 3 { // far beyond a Bound, the copy is still there: its lease is renewed
+			if v, err := caches[1].Get(t.Context(), key); v != 1 || err != nil {
+				t.Fatal(v, err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if _, info, err := caches[1].GetInfo(t.Context(), key); info.Tier != nearcache.TierNear || err != nil {
+			t.Fatalf("got tier %v, %v, want the near copy", info.Tier, err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		db.write(key, 2)
+		if err := caches[0].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		acked := time.Now()
+		for {
+			v, err := caches[1].Get(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			since := time.Since(acked)
+			if v == 2 {
+				break
+			}
+			if since > time.Second+50*time.Millisecond {
+				t.Fatalf("got the old value %v after the invalidation, want at most a Bound", since)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		c.Network.Heal(testcluster.Host(0), testcluster.Host(1))
+	})
+}
+
+// Case lease-2.
+func TestAnOvertakenAnswerIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2, testcluster.PeerTimeout(2*time.Second))
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: 30 * time.Second})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		if _, err := caches[0].Get(t.Context(), key); err != nil { // resident at its owner
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		c.Network.Delay(testcluster.Host(0), testcluster.Host(1), 400*time.Millisecond)
+		wg.Go(func() {
+			if v, err := caches[1].Get(t.Context(), key); v != 1 || err != nil {
+				t.Errorf("the overtaken caller: got %d, %v, want the value it was answered", v, err)
+			}
+		})
+		time.Sleep(100 * time.Millisecond)
+		db.write(key, 2)
+		if err := caches[0].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		time.Sleep(500 * time.Millisecond)
+		if v, err := caches[1].Get(t.Context(), key); v != 2 || err != nil {
+			t.Errorf("afterwards: got %d, %v, want the new value", v, err)
+		}
+	})
+}
+
+// Case invalidation-9.
+// Case L2-4.
+func TestAbsencesAreInvalidatedToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NotFoundTTL: 30 * time.Second, NearTTL: 30 * time.Second})
+		for range 10 {
+			for i, cache := range caches {
+				if _, err := cache.Get(t.Context(), "k"); !errors.Is(err, nearcache.ErrNotFound) {
+					t.Fatalf("node %d: got %v, want ErrNotFound", i, err)
+				}
+			}
+		}
+		if got := db.loads.Load(); got != 1 {
+			t.Errorf("got %d loads of an absent key, want 1", got)
+		}
+		db.write("k", 1)
+		if err := caches[1].Invalidate(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for i, cache := range caches {
+			if v, err := cache.Get(t.Context(), "k"); v != 1 || err != nil {
+				t.Errorf("node %d: got %d, %v, want the value that exists now", i, v, err)
+			}
+		}
+	})
+}
+
+// Case L1-12.
+// Case L1-11.
+func TestANearCopyNeverOutlivesItsEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TTL: 3 * time.Second, NearTTL: 2 * time.Second, Jitter: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		start := time.Now()
+		if _, err := caches[0].Get(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		db.write(key, 2) // nobody is told
+		time.Sleep(2700 * time.Millisecond)
+		for {
+			v, err := caches[1].Get(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			since := time.Since(start)
+			if v == 2 {
+				if since < 2900*time.Millisecond {
+					t.Errorf("got the new value after %v, want the entry's whole lifetime", since)
+				}
+				break
+			}
+			if since > 3050*time.Millisecond {
+				t.Fatalf("got the old value %v after its load, want at most its lifetime of 3s", since)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+}
+
+func TestInvalidateAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
+		keys := make([]string, 50)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i)
+			db.write(keys[i], 1)
+		}
+		for _, cache := range caches {
+			if m, err := cache.GetMany(t.Context(), keys); len(m) != len(keys) || err != nil {
+				t.Fatal(len(m), err)
+			}
+		}
+		for _, k := range keys {
+			db.write(k, 2)
+		}
+		if err := caches[0].InvalidateAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for i, cache := range caches {
+			m, err := cache.GetMany(t.Context(), keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range m {
+				if v != 2 {
+					t.Errorf("node %d: %s is %d after InvalidateAll, want 2", i, k, v)
+				}
+			}
+		}
+	})
+}
+
+// Case L2-3.
+// Case invalidation-2.
+func TestADeadOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 6)
+		db := newDatabase(func() time.Duration { return time.Millisecond })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		var keys []string
+		for i := range 100 {
+			k := testcluster.Key(c.Nodes[0], "ks", "n5", i)
+			keys = append(keys, k)
+			db.write(k, 1)
+		}
+		if _, err := caches[0].GetMany(t.Context(), keys); err != nil {
+			t.Fatal(err)
+		}
+		db.loads.Store(0)
+		c.Network.Host(testcluster.Host(5)).Crash()
+		start := time.Now()
+		for _, cache := range caches[:5] {
+			for _, k := range keys {
+				if v, err := cache.Get(t.Context(), k); v != 1 || err != nil {
+					t.Fatalf("got %d, %v, want the value from a stand-in", v, err)
+				}
+			}
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("500 reads of a dead owner's keys took %v, want no time-out each", took)
+		}
+		// A stand-in's entry lives a Bound: the reads of the five nodes take less.
+		if got := db.loads.Load(); got > 150 {
+			t.Errorf("got %d loads of 100 keys by 5 nodes, want one at each stand-in", got)
+		}
+		for i, k := range keys[:5] {
+			want := db.bump(k)
+			err := caches[i].Invalidate(t.Context(), k)
+			var partial *nearcache.PartialError
+			if !errors.As(err, &partial) || !slices.Contains(partial.Members, "n5") || !slices.Contains(partial.Keys, k) || partial.StaleFor <= 0 {
+				t.Errorf("got %v, want a *PartialError that names n5 and the key", err)
+			}
+			for n, cache := range caches[:5] {
+				if v, err := cache.Get(t.Context(), k); v != want || err != nil {
+					t.Errorf("node %d after Invalidate: got %d, %v, want %d", n, v, err, want)
+				}
+			}
+		}
+	})
+}
+
+// Case lease-3.
+func TestADeadLeaseHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		g := newGated()
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		go func() { _, _ = caches[2].Get(t.Context(), key) }()
+		<-g.started
+		var wg sync.WaitGroup
+		for _, cache := range caches[:2] {
+			for range 25 {
+				wg.Go(func() {
+					if v, err := cache.Get(t.Context(), key); v != "v" || err != nil {
+						t.Errorf("got %q, %v, want the value", v, err)
+					}
+				})
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		killed := time.Now()
+		c.Network.Host(testcluster.Host(2)).Crash()
+		<-g.started // the next holder
+		if took := time.Since(killed); took > 1250*time.Millisecond {
+			t.Errorf("the lease passed on after %v, want 1s", took)
+		}
+		g.end <- func() (string, error) { return "v", nil } // one of the two gets it; the dead one's does not count
+		g.end <- func() (string, error) { return "v", nil }
+		wg.Wait()
+		if got := g.calls.Load(); got != 2 {
+			t.Errorf("got %d loads, want 2", got)
+		}
+	})
+}
+
+// R1b: a load that a remote holder began before an invalidation is not shared with callers that come after it, neither when the owner
+// can tell the holder nor when it cannot.
+func TestCallersAfterAnInvalidationDoNotShareAnOldLoad(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		t.Run(fmt.Sprint("cut=", cut), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 3)
+				took := 8 * time.Second
+				db := newDatabase(func() time.Duration { return took })
+				caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load})
+				key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+				db.write(key, 1)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if v, err := caches[1].Get(t.Context(), key); v != 1 || err != nil {
+						t.Errorf("the first caller: got %d, %v, want what was there when it came", v, err)
+					}
+				})
+				time.Sleep(time.Second)
+				took = time.Second
+				if cut {
+					c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+				}
+				db.write(key, 2)
+				if err := caches[2].Invalidate(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(6900 * time.Millisecond)
+				if v, err := caches[1].Get(t.Context(), key); v != 2 || err != nil {
+					t.Errorf("a caller 6.9s after the invalidation: got %d, %v, want the new value", v, err)
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
