@@ -43,7 +43,8 @@ func (s *Shard) Invalidate(key string, minVersion uint64, now int64) (eff Effect
 // it returns, nothing stored or loaded before the call is resident or will be. It does not call Config.Dropped: the
 // caller numbers one event for the whole keyspace after it. It locks one part after the other.
 func (s *Shard) Clear(now int64) (eff Effect) {
-	// Why this order: an entry removed before its key's lease is revoked could be filled again in between.
+	// Why leases first: the other way round, (1) the old entry is removed, (2) a load that read the old value fills the
+	// key, (3) its lease would be revoked, too late.
 	s.eachTable(func(t *table) {
 		t.tombs.Purge()
 		t.floor = max(t.floor, now)
@@ -63,7 +64,7 @@ func (s *Shard) Clear(now int64) (eff Effect) {
 //
 // lost runs with a shard lock held: a pure function. Move locks one part after the other.
 func (s *Shard) Move(view uint64, lost func(key string) bool) (eff Effect) {
-	// Why this order: as in Clear. After the first step no lease can be had by an older ring.
+	// Why leases first: as in Clear. After this step no lease can be had, and nothing set, by an older ring.
 	s.eachTable(func(t *table) {
 		t.view = max(t.view, view)
 		for key, l := range t.leases {

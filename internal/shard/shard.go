@@ -94,8 +94,9 @@ func New(cfg Config) *Shard {
 // read: whoever keeps a copy under that number drops it on every later event of the key. Nil: nothing fresh, go on to
 // Acquire. It takes no lock and allocates nothing; key may alias a buffer. The Value is shared and read-only.
 func (s *Shard) Get(key string, now int64) (*Value, uint64) {
-	// Why this order: Dropped numbers a change after the old entry was unlinked. A number read first therefore never
-	// covers a change whose old value is read after it.
+	// Why this order: the other way round, (1) this reads the old value, (2) an Invalidate unlinks it, and Dropped numbers
+	// that 8, (3) this reads number 8, (4) the near copy of the old value, numbered 8, survives event 8. A number read
+	// first is lower than that of every change whose old value can still be read.
 	seq := s.cfg.Seq()
 	e := s.store.Get(key, now)
 	if e == nil || !e.Value.Fresh(now) {
@@ -119,6 +120,19 @@ func (s *Shard) Peek(key string, now int64) (*Value, uint64) {
 // What is stored or dropped meanwhile may be seen or not. yield runs without a lock and may call the Shard.
 func (s *Shard) Range(yield func(key string, v *Value) bool) {
 	s.store.Range(func(e *store.Entry[Value]) bool { return yield(e.Key, &e.Value) })
+}
+
+// Census counts the negative entries and the ones past their lifetime, kept as stale copies or not swept yet. It walks
+// all entries: for a page of statistics, not for a path that is taken often.
+func (s *Shard) Census(now int64) (negative, expired int64) {
+	for _, v := range s.Range {
+		if !v.Fresh(now) {
+			expired++
+		} else if v.Absent {
+			negative++
+		}
+	}
+	return negative, expired
 }
 
 // Resize changes the budget and evicts at once what exceeds it.

@@ -165,7 +165,7 @@ func TestKeyMayAliasABuffer(t *testing.T) {
 	s.Set(alias("key2"), text("two", 1), Cond{}, 1)
 	s.Invalidate(alias("key3"), 9, 1)
 	alias("xxxx")
-	wantOutcome(t, s.Fill(alias("key1"), tok, text("one", 1), 1), Stored)
+	wantOutcome(t, s.Fill("key1", tok, text("one", 1), 1), Stored)
 	alias("xxxx")
 	wantValue(t, s, "key1", 2, "hit one")
 	wantValue(t, s, "key2", 2, "hit two")
@@ -200,6 +200,12 @@ func TestStatsAndRange(t *testing.T) {
 	s.Range(func(key string, v *Value) bool { seen[key] = v.Absent; return true })
 	if want := map[string]bool{"b": false, "c": true}; !reflect.DeepEqual(seen, want) {
 		t.Fatalf("Range: got %v, want %v", seen, want)
+	}
+	if negative, expired := s.Census(1); negative != 1 || expired != 0 {
+		t.Fatalf("Census: got %d, %d, want one negative entry", negative, expired)
+	}
+	if negative, expired := s.Census(second); negative != 0 || expired != 1 {
+		t.Fatalf("Census after its lifetime: got %d, %d, want one expired entry", negative, expired)
 	}
 	s.Tick(2 * second)
 	if n := s.Stats().Entries; n != 1 {
