@@ -1,0 +1,312 @@
+package shard
+
+import "slices"
+
+// naive is a second implementation of Shard for the model test, as plain as can be: slices that every operation walks
+// from the start, no deadlines but by looking at everything. It never evicts and remembers every invalidation.
+type naive struct {
+	keys   map[string]*nkey
+	view   uint64
+	floor  int64
+	grants int // numbers the leases
+}
+
+type nkey struct {
+	value *Value
+	lease *nlease
+	queue []nask // in the order they came
+	least uint64 // lowest version that is not dead
+	at    int64  // last invalidation
+	known bool   // there was one
+}
+
+type nlease struct {
+	grant  int
+	holder string
+	until  int64 // as granted
+	cut    int64 // HolderGone; 0: no
+	view   uint64
+	passed bool
+}
+
+type nask struct {
+	Ask
+	after int // Fresh: the lease that was live
+}
+
+// nwake is a Wake in plain terms.
+type nwake struct {
+	who   any
+	kind  Kind
+	text  string // of a hit
+	keep  bool   // of a hit
+	grant int    // of a lease
+	why   any    // of a failure
+}
+
+type neffect struct {
+	outcome Outcome
+	revoked []int // grants
+	wakes   []nwake
+}
+
+func newNaive(keys []string) *naive {
+	n := &naive{keys: map[string]*nkey{}}
+	for _, k := range keys {
+		n.keys[k] = &nkey{}
+	}
+	return n
+}
+
+func (k *nkey) fresh(now int64) bool { return k.value != nil && now < k.value.Soft }
+func (k *nkey) kept(now int64) bool  { return k.value != nil && now < k.value.Hard }
+
+func (l *nlease) over(now int64) bool { return now >= l.until || l.cut != 0 && now >= l.cut }
+
+func (k *nkey) holds(grant int, now int64) bool {
+	return k.lease != nil && k.lease.grant == grant && !k.lease.over(now)
+}
+
+// tooOld tells whether a value of version v may not replace what is known.
+func (k *nkey) tooOld(v uint64, now int64) bool {
+	return v > 0 && (v < k.least || k.kept(now) && v < k.value.Version)
+}
+
+func (n *naive) acquire(key string, a Ask, now int64) nwake {
+	k := n.keys[key]
+	if a.View < n.view {
+		return nwake{kind: Moved}
+	}
+	if k.fresh(now) && !a.Fresh {
+		return nwake{kind: Hit, text: string(k.value.Bytes), keep: true}
+	}
+	if k.lease != nil && (len(k.queue) > 0 || !k.lease.over(now)) {
+		q := nask{Ask: a}
+		if a.Fresh {
+			q.after = k.lease.grant
+		}
+		k.queue = append(k.queue, q)
+		return nwake{kind: Waiting}
+	}
+	return n.grant(k, a, now)
+}
+
+func (n *naive) grant(k *nkey, a Ask, now int64) nwake {
+	n.grants++
+	k.lease = &nlease{grant: n.grants, holder: a.Holder, until: now + a.Life, view: a.View}
+	return nwake{who: a.Waiter, kind: Lease, grant: n.grants}
+}
+
+// next ends the lease in favour of the first who still waits.
+func (n *naive) next(k *nkey, now int64, eff *neffect) {
+	k.lease = nil
+	for len(k.queue) > 0 && k.lease == nil {
+		q := k.queue[0]
+		k.queue = k.queue[1:]
+		if now >= q.Until {
+			eff.wakes = append(eff.wakes, nwake{who: q.Waiter, kind: TimedOut})
+		} else {
+			eff.wakes = append(eff.wakes, n.grant(k, q.Ask, now))
+		}
+	}
+}
+
+// all ends the lease with w for everybody.
+func (n *naive) all(k *nkey, w nwake, eff *neffect) {
+	for _, q := range k.queue {
+		w.who = q.Waiter
+		eff.wakes = append(eff.wakes, w)
+	}
+	k.queue, k.lease = nil, nil
+}
+
+// some ends the lease with w for those it can answer.
+func (n *naive) some(k *nkey, w nwake, now int64, eff *neffect) {
+	var rest []nask
+	for _, q := range k.queue {
+		if q.after >= k.lease.grant {
+			rest = append(rest, q)
+			continue
+		}
+		w.who = q.Waiter
+		eff.wakes = append(eff.wakes, w)
+	}
+	k.queue = rest
+	n.next(k, now, eff)
+}
+
+func (n *naive) revoke(k *nkey, eff *neffect) { eff.revoked = append(eff.revoked, k.lease.grant) }
+
+// lapse passes an expired lease on, if it is this grant's.
+func (n *naive) lapse(k *nkey, grant int, now int64, eff *neffect) {
+	if k.lease != nil && k.lease.grant == grant && k.lease.over(now) {
+		n.revoke(k, eff)
+		n.next(k, now, eff)
+	}
+}
+
+func (n *naive) fill(key string, grant int, v Value, now int64, keep bool) (eff neffect) {
+	k := n.keys[key]
+	if !k.holds(grant, now) {
+		n.lapse(k, grant, now, &eff)
+		eff.outcome = Rejected
+		return eff
+	}
+	if k.tooOld(v.Version, now) {
+		eff.outcome = Rejected
+		if k.kept(now) && k.value.Version > v.Version && k.fresh(now) {
+			n.some(k, nwake{kind: Hit, text: string(k.value.Bytes), keep: true}, now, &eff)
+		} else {
+			n.next(k, now, &eff)
+		}
+		return eff
+	}
+	n.some(k, n.place(k, v, now, keep, &eff), now, &eff)
+	return eff
+}
+
+func (n *naive) place(k *nkey, v Value, now int64, keep bool, eff *neffect) nwake {
+	eff.outcome, k.value = Passed, nil
+	if keep && now < v.Hard {
+		eff.outcome, k.value = Stored, &v
+	}
+	return nwake{kind: Hit, text: string(v.Bytes), keep: eff.outcome == Stored}
+}
+
+func (n *naive) release(key string, grant int, cause Cause, why any, now int64) (eff neffect) {
+	k := n.keys[key]
+	if !k.holds(grant, now) {
+		n.lapse(k, grant, now, &eff)
+		return eff
+	}
+	if cause == Abandoned {
+		n.next(k, now, &eff)
+		return eff
+	}
+	if cause == Shed && !k.lease.passed {
+		for i, q := range k.queue {
+			if q.Holder != k.lease.holder && q.Until > now {
+				k.queue = slices.Delete(k.queue, i, i+1)
+				eff.wakes = append(eff.wakes, n.grant(k, q.Ask, now))
+				k.lease.passed = true
+				return eff
+			}
+		}
+	}
+	n.all(k, nwake{kind: Failed, why: why}, &eff)
+	return eff
+}
+
+func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
+	k := n.keys[key]
+	if c.View < n.view {
+		eff.outcome = Outdated
+		return eff
+	}
+	there := k.fresh(now) && !k.value.Absent
+	if c.IfAbsent && there || c.IfPresent && !there || k.tooOld(v.Version, now) {
+		eff.outcome = Rejected
+		return eff
+	}
+	if k.lease != nil {
+		n.revoke(k, &eff)
+	}
+	n.all(k, n.place(k, v, now, true, &eff), &eff)
+	return eff
+}
+
+func (n *naive) invalidate(key string, least uint64, now int64) (eff neffect) {
+	k := n.keys[key]
+	if k.value != nil && (least == 0 || k.value.Version < least) {
+		k.value = nil
+	}
+	k.least, k.at, k.known = max(k.least, least), now, true
+	if k.lease != nil {
+		n.revoke(k, &eff)
+		n.next(k, now, &eff)
+	}
+	return eff
+}
+
+func (n *naive) clear(now int64) (eff neffect) {
+	n.floor = now
+	for _, k := range n.keys {
+		k.least, k.known = 0, false
+		k.value = nil
+		if k.lease != nil {
+			n.revoke(k, &eff)
+			n.next(k, now, &eff)
+		}
+	}
+	return eff
+}
+
+func (n *naive) move(view uint64, lost func(string) bool) (eff neffect) {
+	n.view = view
+	for key, k := range n.keys {
+		if !lost(key) {
+			continue
+		}
+		k.value = nil
+		if k.lease != nil && k.lease.view < view {
+			n.revoke(k, &eff)
+			n.all(k, nwake{kind: Moved}, &eff)
+		}
+	}
+	return eff
+}
+
+func (n *naive) tick(now int64) (eff neffect) {
+	for _, k := range n.keys {
+		var rest []nask
+		for _, q := range k.queue {
+			if now >= q.Until {
+				eff.wakes = append(eff.wakes, nwake{who: q.Waiter, kind: TimedOut})
+			} else {
+				rest = append(rest, q)
+			}
+		}
+		k.queue = rest
+		if k.lease != nil && k.lease.over(now) {
+			n.revoke(k, &eff)
+			n.next(k, now, &eff)
+		}
+	}
+	return eff
+}
+
+func (n *naive) forget(gone func(any) bool) int {
+	count := 0
+	for _, k := range n.keys {
+		before := len(k.queue)
+		k.queue = slices.DeleteFunc(k.queue, func(q nask) bool { return gone(q.Waiter) })
+		count += before - len(k.queue)
+	}
+	return count
+}
+
+func (n *naive) holderGone(holder string, until int64) {
+	for _, k := range n.keys {
+		if l := k.lease; l != nil && l.holder == holder && (l.cut == 0 || until < l.cut) {
+			l.cut = until
+		}
+	}
+}
+
+func (n *naive) holderBack(holder string) {
+	for _, k := range n.keys {
+		if l := k.lease; l != nil && l.holder == holder {
+			l.cut = 0
+		}
+	}
+}
+
+func (n *naive) counts() (leases, waiters int64) {
+	for _, k := range n.keys {
+		if k.lease != nil {
+			leases++
+		}
+		waiters += int64(len(k.queue))
+	}
+	return leases, waiters
+}
