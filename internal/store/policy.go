@@ -133,7 +133,9 @@ func (sh *shard[V]) hand(q *queue[V], now int64) *Entry[V] {
 		q.remove(e)
 		q.push(e)
 	}
-	return q.oldest()
+	e := q.oldest()
+	sh.note(e)
+	return e
 }
 
 // note moves the uses counted in e to the sketch.

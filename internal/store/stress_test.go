@@ -24,8 +24,8 @@ func stamp(key int, version uint64) stamped {
 func TestReadersBesideWriters(t *testing.T) {
 	const keys, writers, readers = 400, 3, 3
 	steps := 30_000
-	if testing.Short() {
-		steps = 3000
+	if testing.Short() || raceEnabled {
+		steps = 4000
 	}
 	for _, cfg := range []Config{
 		{MaxBytes: 1 << 30, MaxEntries: 150, Shards: 2},
