@@ -6,8 +6,9 @@ import (
 	"github.com/nearcache/nearcache/internal/store"
 )
 
-// Source is what a member knows about its hold on another member's stream of invalidations. There is one per peer; whoever follows the stream writes it, and every
-// near copy from that peer refers to it. The zero Source has generation 0 and no lease.
+// Source is what a member knows about its hold on another member's stream of invalidations. There is one per peer;
+// whoever follows the stream writes it, and every near copy from that peer refers to it. The zero Source has
+// generation 0 and no lease.
 type Source struct {
 	Gen        atomic.Uint64 // bumped when invalidations may have been missed: copies of another generation are dead
 	LeaseUntil atomic.Int64  // sending of the last renewal that was answered, plus the lease's length
@@ -57,12 +58,14 @@ func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 	return &e.Value
 }
 
-// Install keeps it under key until deadline, in place of what was there, if still returns true. It tells whether it did so: a value
-// that is larger than a shard of the cache is not kept, and neither is the one that it would have replaced. The value counts bytes; key is copied.
+// Install keeps it under key until deadline, in place of what was there, if still returns true. It tells whether it
+// did so: a value that is larger than a shard of the cache is not kept, and neither is the one that it would have
+// replaced. The value counts bytes; key is copied.
 //
-// still decides whether the copy is as good as when it was asked for (R3). It runs under the lock under which Invalidate drops copies: it must
-// be quick, must not block, and must not use the cache. Whoever invalidates marks the fetches of the key first and calls Invalidate then, and still looks
-// at the mark. Whatever the order, no copy older than the invalidation stays:
+// still decides whether the copy is as good as when it was asked for (R3). It runs under the lock under which
+// Invalidate drops copies: it must be quick, must not block, and must not use the cache. Whoever invalidates marks
+// the fetches of the key first and calls Invalidate then, and still looks at the mark. Whatever the order, no copy
+// older than the invalidation stays:
 //
 //  1. mark, Invalidate (nothing to drop), still: sees the mark, nothing is kept.
 //  2. mark, still: sees the mark, nothing is kept, Invalidate.
@@ -70,7 +73,8 @@ func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 //  4. still (no mark yet) and mark at once: Invalidate comes after the mark and waits for the lock that Install
 //     holds from before still until after the copy is in its place; then it drops it, as in 3.
 //
-// What would be wrong: to ask before the lock is taken. Then mark and Invalidate fit between the answer and the copy, and it stays.
+// What would be wrong: to ask before the lock is taken. Then mark and Invalidate fit between the answer and the copy,
+// and it stays.
 func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, still func() bool) bool {
 	tx := c.store.Begin(key)
 	defer tx.End()
@@ -81,8 +85,8 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	return ok
 }
 
-// Invalidate applies event seq of src's stream to key: it drops the copy that came from src, unless the value was read there after the
-// event. It tells whether it dropped one.
+// Invalidate applies event seq of src's stream to key: it drops the copy that came from src, unless the value was
+// read there after the event. It tells whether it dropped one.
 func (c *Cache[V]) Invalidate(key string, src *Source, seq uint64) bool {
 	tx := c.store.Begin(key)
 	defer tx.End()
@@ -101,19 +105,20 @@ func (c *Cache[V]) Delete(key string) bool {
 	return tx.Delete() != nil
 }
 
-// DropFrom drops the copies that came from src and returns their number. Bumping src.Gen already makes them unservable: this frees
-// their memory.
+// DropFrom drops the copies that came from src and returns their number. Bumping src.Gen already makes them
+// unservable: this frees their memory.
 func (c *Cache[V]) DropFrom(src *Source) int {
 	return c.store.DeleteFunc(func(e *store.Entry[Item[V]]) bool { return e.Value.Source == src })
 }
 
-// Clear drops everything that is held when it is called, and returns the number. A copy whose Install runs meanwhile may stay: who clears marks
-// the fetches first, as for Invalidate.
+// Clear drops everything that is held when it is called, and returns the number. A copy whose Install runs meanwhile
+// may stay: who clears marks the fetches first, as for Invalidate.
 func (c *Cache[V]) Clear() int {
 	return c.store.DeleteFunc(func(*store.Entry[Item[V]]) bool { return true })
 }
 
-// Sweep frees copies whose deadline has passed, with bounded work per call, and returns their number (see store.Store.Sweep).
+// Sweep frees copies whose deadline has passed, with bounded work per call, and returns their number (see
+// store.Store.Sweep).
 func (c *Cache[V]) Sweep(now int64) int { return c.store.Sweep(now) }
 
 // Resize changes the budget; what exceeds a smaller one is evicted before it returns.

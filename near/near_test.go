@@ -21,7 +21,8 @@ func source(gen uint64, leaseUntil int64) *Source {
 	return s
 }
 
-// R4: a near copy is served before its deadline, under its generation, and within its own free time or its source's lease.
+// R4: a near copy is served before its deadline, under its generation, and within its own free time or its source's
+// lease.
 func TestServable(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -164,9 +165,10 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// Case lease-2, case invalidation-6: a reply on its way to L1 is overtaken by the invalidation. The owner's side writes a version, numbers
-// the event, and the receiver marks its fetch and invalidates; meanwhile the fetch that read the older version installs it. Whatever the interleaving, when both
-// have ended no copy is left that is older than the event.
+// Case lease-2, case invalidation-6: a reply on its way to L1 is overtaken by the invalidation. The owner's side
+// writes a version, numbers the event, and the receiver marks its fetch and invalidates; meanwhile the fetch that
+// read the older version installs it. Whatever the interleaving, when both have ended no copy is left that is older
+// than the event.
 func TestInstallRacesInvalidate(t *testing.T) {
 	rounds := 10_000
 	if testing.Short() {
@@ -195,8 +197,8 @@ func TestInstallRacesInvalidate(t *testing.T) {
 	}
 }
 
-// The worst interleaving of the above, forced: the mark and the invalidation come just after still has looked. (Ask still before the lock in
-// Install, and this test fails.)
+// The worst interleaving of the above, forced: the mark and the invalidation come just after still has looked. (Ask
+// still before the lock in Install, and this test fails.)
 func TestInvalidateBetweenStillAndTheCopy(t *testing.T) {
 	c := New[uint64](store.Config{MaxBytes: 1 << 20})
 	src := source(1, 1<<40)

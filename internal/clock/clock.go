@@ -7,7 +7,8 @@ import (
 )
 
 const (
-	// Tick is the resolution of Now. A finer one wakes the process more often; a coarser one adds to every lifetime and bound.
+	// Tick is the resolution of Now. A finer one wakes the process more often; a coarser one adds to every lifetime
+	// and bound.
 	Tick = 5 * time.Millisecond
 	// idleTicks without a reading, a second, park the ticker: a process that serves nothing does not wake up.
 	idleTicks = 200
@@ -15,11 +16,11 @@ const (
 	parked = 0
 )
 
-// Clock measures nanoseconds since it was made, counted from 1, so that 0 can mean "never". Steps of the wall clock do not
-// move it. It is safe for concurrent use, owns one goroutine, and must be made by New.
+// Clock measures nanoseconds since it was made, counted from 1, so that 0 can mean "never". Steps of the wall clock
+// do not move it. It is safe for concurrent use, owns one goroutine, and must be made by New.
 //
-// While the ticker runs, Now is late by a tick at most on an idle machine and by tens of milliseconds on a
-// saturated one; it is never ahead of Exact. Whoever needs a bound adds that, or reads Exact.
+// While the ticker runs, Now is late by a tick at most on an idle machine and by tens of milliseconds on a saturated
+// one; it is never ahead of Exact. Whoever needs a bound adds that, or reads Exact.
 type Clock struct {
 	base time.Time
 
@@ -56,7 +57,8 @@ func (c *Clock) Now() int64 {
 // Exact is the time to the nanosecond, at the price of a system clock reading (tens of nanoseconds).
 func (c *Clock) Exact() int64 { return int64(time.Since(c.base)) + 1 }
 
-// Close stops the ticker and returns when it has stopped. The clock can be read on: every reading is exact then. Close is idempotent.
+// Close stops the ticker and returns when it has stopped. The clock can be read on: every reading is exact then.
+// Close is idempotent.
 func (c *Clock) Close() {
 	if c.once.CompareAndSwap(false, true) {
 		close(c.stop)

@@ -26,7 +26,7 @@ func TestExact(t *testing.T) {
 }
 
 func TestStripes(t *testing.T) {
-	if 1<<4 != stripes {
+	if stripes != 1<<4 {
 		t.Errorf("pick returns 4 bits, there are %d stripes", stripes)
 	}
 	if got := unsafe.Sizeof(Counter{}); got != stripes*64 {

@@ -143,7 +143,8 @@ func BenchmarkExpiry(b *testing.B) {
 	}
 }
 
-// TestMemory reports the overhead per entry of a million entries with 24-byte keys and 100-byte values; go test -run Memory -v.
+// TestMemory reports the overhead per entry of a million entries with 24-byte keys and 100-byte values; go test -run
+// Memory -v.
 func TestMemory(t *testing.T) {
 	const n = 1_000_000
 	if testing.Short() || raceEnabled {

@@ -8,15 +8,17 @@
 // for the shard. A write is a transaction, Begin to End, so that the caller can check a condition and act on it in
 // one critical section. Eviction happens inside it: the budget is exact.
 //
-// Policy: new entries begin in a window, and move on to main while there is room. Both are CLOCKs: a hand turns from the oldest
-// entry on, gives one that was used another round, and stops at one that was not. When there is no room, the entry under the window's hand must
-// have been asked for more often lately than the one under main's (TinyLFU's duel on a small sketch): the loser goes. A
-// key that the window lost and that is fetched again soon enters main without a duel. An expired entry loses every duel. The window has a
-// fifth of the budget to begin with; it grows when keys come back that it lost, and shrinks when keys come back that main lost (as
-// ARC's lists do: Megiddo, Modha, FAST'03).
+// Policy: new entries begin in a window, and move on to main while there is room. Both are CLOCKs: a hand turns from
+// the oldest entry on, gives one that was used another round, and stops at one that was not. When there is no room,
+// the entry under the window's hand must have been asked for more often lately than the one under main's (TinyLFU's
+// duel on a small sketch): the loser goes. A key that the window lost and that is fetched again soon enters main
+// without a duel. An expired entry loses every duel. The window has a fifth of the budget to begin with; it grows
+// when keys come back that it lost, and shrinks when keys come back that main lost (as ARC's lists do: Megiddo,
+// Modha, FAST'03).
 //
-// Expiry: Get does not return an entry whose deadline has passed; Sweep frees those that nobody asks for, in
-// the order of their deadlines.
+// Expiry: Get does not return an entry whose deadline has passed; Sweep frees those that nobody asks for, in the
+// order of their deadlines.
 //
-// The package is passive: it has no goroutine, clock or I/O. Time is an argument: nanoseconds on the node's own monotonic clock.
+// The package is passive: it has no goroutine, clock or I/O. Time is an argument: nanoseconds on the node's own
+// monotonic clock.
 package store

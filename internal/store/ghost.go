@@ -1,8 +1,8 @@
 package store
 
-// ghosts remembers the hashes of entries that were evicted, for about as many evictions as the shard has entries, and whether they came out
-// of the window or of main. Direct mapped; a slot is a 31-bit fingerprint, the origin, and the number of the
-// eviction. The zero ghosts has no room.
+// ghosts remembers the hashes of entries that were evicted, for about as many evictions as the shard has entries, and
+// whether they came out of the window or of main. Direct mapped; a slot is a 31-bit fingerprint, the origin, and the
+// number of the eviction. The zero ghosts has no room.
 type ghosts struct {
 	slots []uint64 // a power of two; 0: empty
 	seq   uint32   // evictions, modulo 2^32
@@ -63,5 +63,6 @@ func (g *ghosts) recall(h uint64, life uint32) origin {
 
 func (g *ghosts) slot(h uint64) uint64 { return h >> 7 & uint64(len(g.slots)-1) }
 
-// fingerprint is in the upper 31 bits. It depends on all bits of h: within a shard some of them are the same for all hashes.
+// fingerprint is in the upper 31 bits. It depends on all bits of h: within a shard some of them are the same for all
+// hashes.
 func fingerprint(h uint64) uint64 { return h * 0x9e3779b97f4a7c15 >> 33 << 33 }

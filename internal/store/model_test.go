@@ -276,8 +276,19 @@ func (n *naive) same(t *testing.T, s *Store[int]) {
 // both queues, the same victims, the same account. An older value never comes back.
 func TestModel(t *testing.T) {
 	sizes := []struct{ bytes, entries int64 }{
-		{1 << 40, 1}, {1 << 40, 2}, {1 << 40, 3}, {1 << 40, 7}, {1 << 40, 50}, {1 << 40, 100}, {1 << 40, 400},
-		{0, 0}, {1000, 0}, {10_000, 0}, {100_000, 0}, {100_000, 100}, {1 << 40, 0},
+		{1 << 40, 1},
+		{1 << 40, 2},
+		{1 << 40, 3},
+		{1 << 40, 7},
+		{1 << 40, 50},
+		{1 << 40, 100},
+		{1 << 40, 400},
+		{0, 0},
+		{1000, 0},
+		{10_000, 0},
+		{100_000, 0},
+		{100_000, 100},
+		{1 << 40, 0},
 	}
 	for _, sz := range sizes {
 		for seed := range uint64(3) {
@@ -289,6 +300,7 @@ func TestModel(t *testing.T) {
 }
 
 func runModel(t *testing.T, maxBytes, maxEntries int64, seed uint64) {
+	t.Helper()
 	s := New[int](Config{MaxBytes: maxBytes, MaxEntries: maxEntries, Shards: 1, hash: stableHash})
 	limit := maxEntries
 	if limit == 0 {

@@ -1,23 +1,25 @@
 package store
 
 const (
-	// The window's part of the budget. Where a key is read again soon or never, a small one loses up to 30 points of hit
-	// ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small and grows while that pays.
+	// The window's part of the budget. Where a key is read again soon or never, a small one loses up to 30 points of
+	// hit ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small and grows
+	// while that pays.
 	minWindow = 0.2
 	maxWindow = 0.9
-	// By how many entries' worth of the budget the window changes when a key is fetched again that it, or main, lost a short while
-	// ago. Main needs the stronger voice: a popular key that it loses costs more than one hit. Larger steps make the window wander.
+	// By how many entries' worth of the budget the window changes when a key is fetched again that it, or main, lost
+	// a short while ago. Main needs the stronger voice: a popular key that it loses costs more than one hit. Larger
+	// steps make the window wander.
 	growStep   = 0.25
 	shrinkStep = 1
 	// ghostLife is how long an evicted key is remembered: evictions per resident entry.
 	ghostLife = 0.6
 	// handSteps is how many entries in use a hand passes before it takes one all the same.
 	handSteps = 64
-	// A shard with fewer entries than crowd gives every newcomer a turn in the window, however large it is: a handful of entries is
-	// no statistics to reject it by.
+	// A shard with fewer entries than crowd gives every newcomer a turn in the window, however large it is: a handful
+	// of entries is no statistics to reject it by.
 	crowd = 32
-	// A candidate that is at least this frequent is admitted against a victim as frequent once in so many draws, so that nobody can
-	// hold the cache by making the resident keys look frequent.
+	// A candidate that is at least this frequent is admitted against a victim as frequent once in so many draws, so
+	// that nobody can hold the cache by making the resident keys look frequent.
 	frequent   = 6
 	luckyDraws = 128
 )

@@ -76,8 +76,8 @@ func stableHash(key string) uint64 {
 	return h ^ h>>33
 }
 
-// zipf draws n keys of ids whose popularity falls with the power s of their rank; every drift requests the ranks move on by one in
-// a hundred ids (0: never).
+// zipf draws n keys of ids whose popularity falls with the power s of their rank; every drift requests the ranks move
+// on by one in a hundred ids (0: never).
 func zipf(seed uint64, n, ids int, s float64, drift int) []string {
 	sum := make([]float64, ids)
 	total := 0.0

@@ -8,7 +8,8 @@ import (
 
 // shard is one part of a store: an index that readers use, and behind the mutex everything that writers need.
 //
-// Invariant: an entry is in the index, in one queue, and (if it has a deadline) in one deadline bucket, or in none of them.
+// Invariant: an entry is in the index, in one queue, and (if it has a deadline) in one deadline bucket, or in none of
+// them.
 type shard[V any] struct {
 	index atomic.Pointer[index[V]] // replaced and written under mu, read without
 	_     [56]byte                 // readers do not share a line with the lock
@@ -72,8 +73,8 @@ func (sh *shard[V]) insert(e *Entry[V], now int64) {
 	x.insert(e)
 }
 
-// replace puts e in the place of old, which has the same key. An old entry that had expired was missed by a reader: that
-// counts as a use.
+// replace puts e in the place of old, which has the same key. An old entry that had expired was missed by a reader:
+// that counts as a use.
 func (sh *shard[V]) replace(old, e *Entry[V], now int64) {
 	e.main = old.main
 	e.uses.Store(old.uses.Load())

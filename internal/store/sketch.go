@@ -4,7 +4,7 @@ package store
 // hash touches a single 64-byte block (Einziger, Friedman, Manes: TinyLFU, 2017). All counters are
 // halved once per period of additions.
 type sketch struct {
-	words []uint64 // blocks of eight words, a power of two; rows 2i and 2i+1 of a block are words of row i
+	words []uint64 // a power of two; blocks of eight: two words for each of the four rows
 	added int      // since the last halving, less half of what it halved
 }
 

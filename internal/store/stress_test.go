@@ -19,8 +19,8 @@ func stamp(key int, version uint64) stamped {
 	return stamped{key, version, uint64(key)*31 + version*17}
 }
 
-// Readers beside writers see whole values of their own key, and no version older than one whose replacement or removal had
-// ended before they began. Meant for the race detector.
+// Readers beside writers see whole values of their own key, and no version older than one whose replacement or
+// removal had ended before they began. Meant for the race detector.
 func TestReadersBesideWriters(t *testing.T) {
 	const keys, writers, readers = 400, 3, 3
 	steps := 30_000

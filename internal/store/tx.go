@@ -2,7 +2,8 @@ package store
 
 import "strings"
 
-// Tx is a critical section on the shard of one key. It is a small value, made by Begin, for one goroutine; it must be ended.
+// Tx is a critical section on the shard of one key. It is a small value, made by Begin, for one goroutine; it must be
+// ended.
 type Tx[V any] struct {
 	shard  *shard[V]
 	number int
@@ -16,11 +17,11 @@ func (t *Tx[V]) Entry() *Entry[V] { return t.shard.find(t.hash, t.key) }
 // Put stores v under the key in place of what was there, and evicts what exceeds the budget then. The value counts
 // bytes, the key and EntryOverhead. The key is copied; v is kept as it is.
 //
-// It returns false, and the key's old entry is gone, when that is more than a shard's share of the budget. The new entry itself may be
-// among the evicted: the result then says true all the same.
+// It returns false, and the key's old entry is gone, when that is more than a shard's share of the budget. The new
+// entry itself may be among the evicted: the result then says true all the same.
 //
-// The swap is visible to readers before Put returns: nothing the caller does later in the critical section
-// can be seen by someone who then still gets the old entry. The same holds for Delete.
+// The swap is visible to readers before Put returns: nothing the caller does later in the critical section can be
+// seen by someone who then still gets the old entry. The same holds for Delete.
 func (t *Tx[V]) Put(v V, bytes, deadline, now int64) (*Entry[V], bool) {
 	cost := int64(len(t.key)) + max(bytes, 0) + EntryOverhead
 	if !t.shard.fits(cost) {
