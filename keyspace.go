@@ -140,6 +140,7 @@ func (ks *keyspace) close() {
 func (ks *keyspace) stats() KeyspaceStats {
 	c := &ks.count
 	sh, ne, lim := ks.shard.Stats(), ks.local.nearStats(), ks.limiter.Stats()
+	negative, expired := ks.shard.Census(ks.node.clock.Exact())
 	s := KeyspaceStats{
 		NearHits:        uint64(c.nearHits.Load()),
 		OwnerHits:       c.ownerHits.Load(),
@@ -159,7 +160,8 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Invalidations:   c.invalidated.Load(),
 		Evictions:       sh.Evictions + ne.Evictions,
 		Expirations:     sh.Expirations + ne.Expirations,
-		NegativeEntries: ks.negativeEntries(),
+		NegativeEntries: negative,
+		HeldExpired:     expired,
 		NearEntries:     ne.Entries,
 		NearBytes:       ne.Bytes,
 		ShardEntries:    sh.Entries,
@@ -170,17 +172,6 @@ func (ks *keyspace) stats() KeyspaceStats {
 	}
 	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
 	return s
-}
-
-// negativeEntries counts the absences among the entries.
-func (ks *keyspace) negativeEntries() (n int64) {
-	ks.shard.Range(func(_ string, v *shard.Value) bool {
-		if v.Absent {
-			n++
-		}
-		return true
-	})
-	return n
 }
 
 // view returns what this node knows of a key.
