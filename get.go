@@ -13,6 +13,7 @@ import (
 // placeholder is the state of a flight that decides whether its answer may become a near copy (R3).
 type placeholder struct {
 	current atomic.Pointer[asked]
+	first   asked // what current points to first: most flights ask once
 }
 
 // asked is one request of a flight: whom it went to and what was known then. It can be found by the key's events before the
@@ -27,7 +28,11 @@ type asked struct {
 
 // ask makes the placeholder of a request to target.
 func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
-	a := &asked{m: m, target: target, sent: c.clock.Now()}
+	a := &f.State.first
+	if f.State.current.Load() != nil {
+		a = new(asked) // an event may still look at the last one
+	}
+	a.m, a.target, a.sent = m, target, c.clock.Now()
 	if p := m.peers[target]; p != nil {
 		a.source = p.source
 		a.fetch.Gen = p.source.Gen.Load()

@@ -13,7 +13,6 @@ package singleflight
 import (
 	"context"
 	"hash/maphash"
-	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -35,15 +34,15 @@ type shard[T, S any] struct {
 
 // Flight is one shared call.
 type Flight[T, S any] struct {
-	// Key is what the flight fetches. It belongs to the flight.
+	// Key is what the flight fetches.
 	Key string
 	// Started is when it began, on the clock of whoever called Join.
 	Started int64
 	// State belongs to the users of the group; they make it safe for concurrent use.
 	State S
 
-	group    *Group[T, S]
-	joinable bool // guarded by the shard's mutex
+	home     *shard[T, S] // where it is, or was, in the table
+	joinable bool         // guarded by home.mu
 	split    atomic.Bool
 
 	mu     sync.Mutex // guards what follows
@@ -70,7 +69,7 @@ func (g *Group[T, S]) shard(key string) *shard[T, S] {
 
 // Join returns the flight of key. It joins the one under way if that began at or after oldest and still takes callers;
 // otherwise it starts a new one, which splits the old, and reports that the caller leads it. A leader must see to it
-// that Finish is called. Every caller must call Wait or Leave once. key may alias a buffer.
+// that Finish is called. Every caller must call Wait or Leave once. The flight keeps key.
 func (g *Group[T, S]) Join(key string, now, oldest int64) (f *Flight[T, S], leads bool) {
 	s := g.shard(key)
 	s.mu.Lock()
@@ -81,8 +80,8 @@ func (g *Group[T, S]) Join(key string, now, oldest int64) (f *Flight[T, S], lead
 		}
 		f.split.Store(true)
 	}
-	f = &Flight[T, S]{Key: strings.Clone(key), Started: now, group: g, joinable: true, refs: 1}
-	s.flights[f.Key] = f
+	f = &Flight[T, S]{Key: key, Started: now, home: s, joinable: true, refs: 1}
+	s.flights[key] = f
 	return f, true
 }
 
@@ -143,7 +142,7 @@ func (f *Flight[T, S]) enter() bool {
 
 // Close lets nobody join any more; the flight stays the key's current one until another begins.
 func (f *Flight[T, S]) Close() {
-	s := f.group.shard(f.Key)
+	s := f.home
 	s.mu.Lock()
 	f.joinable = false
 	s.mu.Unlock()
@@ -177,7 +176,7 @@ func (f *Flight[T, S]) Abort() {
 
 // Finish gives the result to all callers and ends the flight. Only the first call has an effect.
 func (f *Flight[T, S]) Finish(value T, err error) {
-	s := f.group.shard(f.Key)
+	s := f.home
 	s.mu.Lock()
 	if s.flights[f.Key] == f {
 		delete(s.flights, f.Key)
@@ -243,7 +242,7 @@ func (f *Flight[T, S]) Leave() {
 	if !last {
 		return
 	}
-	s := f.group.shard(f.Key)
+	s := f.home
 	s.mu.Lock()
 	f.split.Store(true)
 	if s.flights[f.Key] == f {
