@@ -152,7 +152,7 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 	var leases []*fetch[V]
 	for i := range all {
 		l := &all[i]
-		x := &fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
+		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
 		switch {
 		case l.call == nil && l.r.self() && c.cfg.LoadMany != nil:
 			x.a = c.ask(l.f, l.r.m, l.r.owner)
@@ -173,17 +173,20 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 			l.call.Free()
 		}
 		switch {
-		case x.v == settled:
+		case x.v == settled: // as most are: x has not left the stack
 		case x.v == granted && c.cfg.LoadMany != nil:
-			leases = append(leases, x)
+			leases = append(leases, x.moved())
 		default:
-			c.resume(ctx, x)
+			c.resume(ctx, x.moved())
 		}
 	}
 	if len(leases) > 0 {
 		c.resumeMany(ctx, leases)
 	}
 }
+
+// moved returns a copy that may outlive its caller. x is not used any more.
+func (x fetch[V]) moved() *fetch[V] { return &x }
 
 // resumeMany loads the keys of many leases with one call.
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
