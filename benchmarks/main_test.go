@@ -1,0 +1,63 @@
+package benchmarks
+
+import (
+	"cmp"
+	"flag"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	rounds       = flag.Int("rounds", 5, "rounds of a benchmark, at least")
+	slice        = flag.Duration("slice", 400*time.Millisecond, "how long a system runs in a round")
+	only         = flag.String("only", "", "measure this system alone")
+	ownerProfile = flag.String("ownercpuprofile", "", "file for a CPU profile of the owner process")
+	tracesDir    = flag.String("traces", "../testdata/traces", "directory of the *.keys.zst traces")
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(ownerEnv) != "" {
+		os.Exit(runOwner())
+	}
+	os.Exit(m.Run())
+}
+
+// inRounds calls round for every round, with the systems in another order each time. The time that the testing package
+// measures means nothing here, and is not reported.
+func inRounds[S any](b *testing.B, systems []S, round func(order []S)) {
+	b.Helper()
+	order := slices.Clone(systems)
+	done := 0
+	next := func() {
+		round(order)
+		order = append(order[1:], order[0])
+		done++
+	}
+	for b.Loop() {
+		next()
+	}
+	for done < *rounds {
+		next()
+	}
+	b.ReportMetric(0, "ns/op") // hidden
+}
+
+// median returns the middle one of xs.
+func median[T cmp.Ordered](xs []T) T {
+	xs = slices.Sorted(slices.Values(xs))
+	return xs[len(xs)/2]
+}
+
+// ratios divides pairwise.
+func ratios(a, b []float64) []float64 {
+	out := make([]float64, len(a))
+	for i := range a {
+		out[i] = a[i] / b[i]
+	}
+	return out
+}
+
+// chosen tells whether -only allows a system.
+func chosen(name string) bool { return *only == "" || *only == name }
