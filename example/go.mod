@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/klauspost/compress v1.20.4
 	github.com/nearcache/nearcache v0.0.0-00010101000000-000000000000
+	go.etcd.io/bbolt v1.5.0
 )
 
 require (
