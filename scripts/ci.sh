@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Does what CI does, on any machine with Go, git and, for the race detector, a C compiler. What else it needs it builds
+# with go from pinned modules, so the first run takes minutes and later ones much less.
+#
+#   scripts/ci.sh              everything
+#   scripts/ci.sh lint test    only these sections
+#   scripts/ci.sh -l           lists the sections
+#
+# Runs from any directory, stops at the first failure, and ends with the time that each section took.
+# FUZZTIME=15s lets every fuzz target search that long; without it only the committed seeds run.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+sections=(tools tidy build arch generated lint test repeat fuzz 32bit nested catalog)
+
+# modules prints the directory of every module of the repository but the pinned tools.
+modules() { git ls-files -co --exclude-standard -- 'go.mod' '*/go.mod' | grep -v '^tools/' | xargs -rn1 dirname | sort; }
+nested() { modules | grep -vx '\.' || true; }
+
+fail() {
+	printf '\nci: FAILED in section %s: %s\n' "${section:-start}" "$*" >&2
+	exit 1
+}
+
+# state is a fingerprint of all tracked and new files, to see whether a command changed any.
+state() { { git diff HEAD --binary; git ls-files -o --exclude-standard -z | xargs -0r sha256sum; } | sha256sum; }
+
+# lint_tool prints the path of the pinned golangci-lint. It is a module of its own, so that its hundreds of
+# dependencies stay out of everybody else's graph; go keeps the binary in its build cache.
+lint_tool() { GOWORK=off go -C tools/lint tool -n golangci-lint; }
+
+section_tools() { # what is installed
+	command -v git >/dev/null || fail "git is not installed"
+	command -v go >/dev/null || fail "go is not installed; go.mod says which version is needed"
+	go version
+	local cc
+	cc=$(go env CC)
+	[ "$(go env CGO_ENABLED)" = 1 ] && command -v "${cc%% *}" >/dev/null ||
+		fail "the race detector needs cgo and a C compiler ($cc); Debian: apt-get install gcc libc6-dev"
+	printf '%s cores, GOMAXPROCS %s\n' "$(getconf _NPROCESSORS_ONLN)" "${GOMAXPROCS:-default}"
+	go mod download
+	echo "golangci-lint: $(lint_tool)"
+}
+
+section_tidy() { # go.mod and go.sum of every module say what the code needs, and go.work names every module
+	local m
+	for m in $(modules); do
+		echo "go mod tidy -diff in $m"
+		(cd "$m" && GOWORK=off go mod tidy -diff) || fail "$m/go.mod or go.sum is not tidy: run 'GOWORK=off go mod tidy' there"
+		go work edit -json | grep -qE "\"DiskPath\": \"(\./)?${m//./\\.}\"" || fail "go.work does not name $m: run 'go work use ./$m'"
+	done
+}
+
+section_build() { # every module by itself, as its users see it, without the workspace
+	local m
+	for m in $(modules); do
+		echo "go build, go vet in $m"
+		(cd "$m" && GOWORK=off go build ./... && GOWORK=off go vet ./...) || fail "$m does not build"
+	done
+}
+
+section_arch() { # who imports whom, and that the documents still speak of this code
+	go test -count=1 ./internal/archtest || fail "an import, a document or docs/cases.md breaks a rule; the test says which"
+}
+
+section_generated() { # generating again changes nothing
+	[ -x scripts/generate.sh ] || { echo "no scripts/generate.sh: nothing is generated"; return; }
+	local before
+	before=$(state)
+	scripts/generate.sh || fail "scripts/generate.sh failed"
+	[ "$before" = "$(state)" ] || { git --no-pager diff --stat; fail "generated code is out of date: commit what scripts/generate.sh wrote"; }
+	echo "generated code is up to date"
+}
+
+section_lint() { # .golangci.yml, formatting included
+	local m tool
+	tool=$(lint_tool)
+	for m in $(modules); do
+		echo "golangci-lint in $m"
+		(cd "$m" && "$tool" run --config "$root/.golangci.yml" ./...) || fail "lint in $m"
+		(cd "$m" && "$tool" fmt --config "$root/.golangci.yml" --diff) || fail "formatting in $m: run 'golangci-lint fmt'"
+	done
+}
+
+section_test() { # the README's test command, under the race detector
+	local start=$SECONDS
+	go test -race -count=1 -timeout 8m ./... || fail "go test -race ./..."
+	[ $((SECONDS - start)) -le 240 ] || echo "WARNING: the core's tests took $((SECONDS - start)) s; they should take less than 240 s on 2 cores"
+}
+
+section_repeat() { # the concurrent packages once more, several times, with more and fewer threads
+	go test -race -short -count=3 -cpu 1,4 -timeout 8m \
+		./internal/clock/... ./internal/origin/... ./internal/shard/... ./internal/store/... ./invalidation/... ./near/... ./singleflight/... ||
+		fail "a repeated run failed"
+}
+
+section_fuzz() { # the committed seeds of every fuzz target, or a search when FUZZTIME is set
+	local dir target
+	grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -rn1 dirname | sort -u | while read -r dir; do
+		go test -count=1 -run '^Fuzz' "$dir" || fail "a fuzz seed fails in $dir"
+		[ -n "${FUZZTIME:-}" ] || continue
+		grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$dir"/*_test.go | sed 's/^func //' | while read -r target; do
+			go test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$dir" || fail "$target found something in $dir"
+		done || exit 1
+	done || exit 1
+}
+
+section_32bit() { # counters, accounting and the wire on a 32-bit machine (case stats-3)
+	GOARCH=386 CGO_ENABLED=0 go vet ./... || fail "GOARCH=386 does not compile"
+	if GOARCH=386 CGO_ENABLED=0 go test -count=1 -run '^$' ./internal/archtest >/dev/null 2>&1; then
+		GOARCH=386 CGO_ENABLED=0 go test -short -count=1 ./... || fail "GOARCH=386 go test"
+	else
+		echo "this machine does not run 386 programs: compiled only"
+	fi
+}
+
+section_nested() { # the tests of every other module
+	local m
+	for m in $(nested); do
+		echo "go test in $m"
+		(cd "$m" && go test -race -count=1 -timeout 8m ./...) || fail "go test in $m"
+	done
+}
+
+section_catalog() { # the README's first command: a cluster of three processes that judges itself
+	[ -d example/catalog ] || { echo "no example/catalog yet"; return; }
+	go build -o /dev/null ./example/catalog || fail "example/catalog does not build"
+	timeout 120 go run ./example/catalog || fail "go run ./example/catalog: a verdict failed, or it did not end in time"
+}
+
+if [ "${1:-}" = -l ]; then
+	for section in "${sections[@]}"; do
+		printf '%-10s %s\n' "$section" "$(declare -f "section_$section" >/dev/null && sed -n "s/^section_$section() { # //p" "$0")"
+	done
+	exit
+fi
+
+times=()
+for section in "${@:-${sections[@]}}"; do
+	declare -f "section_$section" >/dev/null || { echo "ci: no section named '$section'; there are: ${sections[*]}" >&2; exit 2; }
+done
+for section in "${@:-${sections[@]}}"; do
+	printf '\n=== %s: %s\n' "$section" "$(sed -n "s/^section_$section() { # //p" "$root/scripts/ci.sh")"
+	start=$SECONDS
+	"section_$section"
+	times+=("$(printf '%-10s %4d s' "$section" $((SECONDS - start)))")
+done
+printf '\n=== all sections passed\n'
+printf '%s\n' "${times[@]}" "$(printf '%-10s %4d s' total $SECONDS)"
