@@ -23,9 +23,6 @@ fail() {
 	exit 1
 }
 
-# state is a fingerprint of all tracked and new files, to see whether a command changed any.
-state() { { git diff HEAD --binary; git ls-files -o --exclude-standard -z | xargs -0r sha256sum; } | sha256sum; }
-
 # lint_tool prints the path of the pinned golangci-lint. It is a module of its own, so that its hundreds of
 # dependencies stay out of everybody else's graph; go keeps the binary in its build cache.
 lint_tool() { GOWORK=off go -C tools/lint tool -n golangci-lint; }
@@ -65,11 +62,8 @@ section_arch() { # who imports whom, and that the documents still speak of this 
 }
 
 section_generated() { # generating again changes nothing
-	[ -x scripts/generate.sh ] || { echo "no scripts/generate.sh: nothing is generated"; return; }
-	local before
-	before=$(state)
-	scripts/generate.sh || fail "scripts/generate.sh failed"
-	[ "$before" = "$(state)" ] || { git --no-pager diff --stat; fail "generated code is out of date: commit what scripts/generate.sh wrote"; }
+	[ -e scripts/generate.sh ] || { echo "no scripts/generate.sh: nothing is generated"; return; }
+	scripts/generate.sh -check || fail "generated code is out of date: run scripts/generate.sh and commit what it wrote"
 	echo "generated code is up to date"
 }
 
