@@ -77,10 +77,11 @@ func TestLinksResolve(t *testing.T) {
 
 var citation = regexp.MustCompile(`docs/[a-z]+\.md|ARCHITECTURE\.md`)
 
-// Comments cite documents that exist, and sections of docs/design.md that exist.
+// Comments cite documents, sections of docs/design.md and rules of docs/protocol.md that exist.
 func TestCitedDocumentsExist(t *testing.T) {
 	section := regexp.MustCompile(`docs/design\.md,? section (\d+)`)
-	design := readDoc(t, "docs/design.md")
+	rule := regexp.MustCompile(`\bR[0-9]+b?\b`)
+	design, protocol := readDoc(t, "docs/design.md"), readDoc(t, "docs/protocol.md")
 	for _, s := range sources(t) {
 		for _, group := range s.file.Comments {
 			text := strings.Join(strings.Fields(group.Text()), " ")
@@ -92,6 +93,11 @@ func TestCitedDocumentsExist(t *testing.T) {
 			for _, m := range section.FindAllStringSubmatch(text, -1) {
 				if !strings.Contains(design, "\n## "+m[1]+". ") {
 					t.Errorf("%s cites section %s of docs/design.md, which is not there", s.at(group.Pos()), m[1])
+				}
+			}
+			for _, name := range rule.FindAllString(text, -1) {
+				if !strings.Contains(protocol, "\n**"+name+" ") {
+					t.Errorf("%s cites rule %s of docs/protocol.md, which is not there", s.at(group.Pos()), name)
 				}
 			}
 		}
