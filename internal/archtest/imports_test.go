@@ -37,7 +37,7 @@ var layout = map[string]room{
 	".": {
 		project: []string{
 			"near", "peers", "ring", "singleflight", "invalidation",
-			"internal/clock", "internal/counter", "internal/origin", "internal/shard", "internal/store", "internal/transport",
+			"internal/clock", "internal/counter", "internal/membership", "internal/origin", "internal/shard", "internal/store", "internal/transport",
 		},
 		external: []string{syncLib, simplelru, xxhashLib},
 		files:    map[string][]string{"codec.go": {protobufLib}},
@@ -53,11 +53,12 @@ var layout = map[string]room{
 
 	"peers/peerstest": {project: []string{"peers"}, tests: []string{grpcLib}},
 
-	"internal/clock":   {},
-	"internal/counter": {passive: true},
-	"internal/store":   {project: []string{"internal/counter"}, external: []string{simplelru, xxhashLib}, passive: true, tests: []string{zstdLib}},
-	"internal/shard":   {project: []string{"internal/store", "internal/counter"}, external: []string{simplelru}, passive: true},
-	"internal/origin":  {project: []string{"internal/counter"}, external: []string{syncLib}},
+	"internal/clock":      {},
+	"internal/counter":    {passive: true},
+	"internal/membership": {project: []string{"peers", "ring"}, passive: true},
+	"internal/store":      {project: []string{"internal/counter"}, external: []string{simplelru, xxhashLib}, passive: true, tests: []string{zstdLib}},
+	"internal/shard":      {project: []string{"internal/store", "internal/counter"}, external: []string{simplelru}, passive: true},
+	"internal/origin":     {project: []string{"internal/counter"}, external: []string{syncLib}},
 	"internal/transport": {
 		project:  []string{protoPkg, "internal/clock", "internal/counter"},
 		external: []string{grpcLib, protobufLib},
