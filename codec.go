@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -50,7 +51,7 @@ func (bytesCodec) Append(dst []byte, v []byte) ([]byte, error) { return append(d
 func (bytesCodec) Decode(b []byte) ([]byte, error) { return append([]byte{}, b...), nil }
 
 // borrow shares b with its capacity cut, so that an append copies.
-func (bytesCodec) borrow(b []byte) []byte { return b[:len(b):len(b)] }
+func (bytesCodec) borrow(b []byte) []byte { return slices.Clip(b) }
 
 type stringCodec struct{}
 
@@ -99,7 +100,7 @@ func encode[V any](c Codec[V], v V) (b []byte, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("nearcache: encode: %w", err)
 	}
-	return b[:len(b):len(b)], nil
+	return slices.Clip(b), nil
 }
 
 // recoverTo turns a panic into a *PanicError.

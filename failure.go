@@ -47,8 +47,7 @@ func (ks *keyspace) loadFailed(key string, kind transport.FailureKind, err error
 	case transport.FailureTimeout:
 		return ErrLoadTimeout
 	case transport.FailurePanic:
-		var p *origin.PanicError
-		if errors.As(err, &p) {
+		if p, ok := errors.AsType[*origin.PanicError](err); ok {
 			return &PanicError{Value: p.Value, Stack: p.Stack}
 		}
 		return err
@@ -65,8 +64,7 @@ func (ks *keyspace) overloaded() error {
 // toWire is what other members hear of it.
 func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Failure {
 	f := transport.Failure{Kind: kind, Member: ks.node.id}
-	var p *origin.PanicError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*origin.PanicError](err); ok {
 		err = &PanicError{Value: p.Value}
 	}
 	f.Text = cut(err.Error(), transport.MaxFailureText)

@@ -191,7 +191,7 @@ func (x fetch[V]) moved() *fetch[V] { return &x }
 // resumeMany loads the keys of many leases with one call.
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 	for _, x := range all {
-		x.ctx = x.f.Context(ctx)
+		x.ctx = x.f.Context(ctx) //nolint:fatcontext // each flight has its own
 	}
 	if !c.node.run("getmany", func() { c.loadMany(ctx, all) }) {
 		for _, x := range all {

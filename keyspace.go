@@ -168,7 +168,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		ShardBytes:      sh.Bytes,
 		Leases:          sh.Leases,
 		Flights:         int64(ks.local.underWay()),
-		LoadsRunning:    int64(lim.InUse),
+		LoadsRunning:    lim.InUse,
 	}
 	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
 	return s

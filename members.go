@@ -19,9 +19,6 @@ type members struct {
 	peers  []*peer // by index of the ring; nil for this node
 }
 
-// name is the ID that this node has in the ring.
-func (m *members) name() string { return m.Me().ID }
-
 // peer is another member.
 type peer struct {
 	*transport.Peer

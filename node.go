@@ -240,11 +240,9 @@ func (n *Node) run(name string, f func()) bool {
 	if n.stopped {
 		return false
 	}
-	n.wg.Add(1)
-	go func() {
-		defer n.wg.Done()
+	n.wg.Go(func() {
 		labelled(n.ctx, name, f)
-	}()
+	})
 	return true
 }
 

@@ -2,9 +2,8 @@ package transport
 
 import (
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/mem"
-
 	_ "google.golang.org/grpc/encoding/proto" // the codec this one falls back to
+	"google.golang.org/grpc/mem"
 )
 
 // codec is the wire code of the frames: plain proto3, as peer.proto says, without protobuf's allocations. Every other message

@@ -27,7 +27,7 @@ import (
 	nearcachev1 "github.com/nearcache/nearcache/proto/nearcache/v1"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden vectors") //nolint:gochecknoglobals // a flag
+var update = flag.Bool("update", false, "rewrite the golden vectors")
 
 // golden returns messages as they are on the wire for ever: one of every kind, and the values that are easily mixed up.
 func golden() []struct {

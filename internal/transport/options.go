@@ -82,7 +82,6 @@ func (t *Transport) newServer() *grpc.Server {
 		experimental.BufferPool(t.buffers),
 		grpc.ReadBufferSize(bufferSize),
 		grpc.WriteBufferSize(bufferSize),
-		grpc.SharedWriteBuffer(true),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxConcurrentStreams(maxStreams),

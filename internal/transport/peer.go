@@ -113,11 +113,9 @@ func (p *Peer) spawn(f func()) bool {
 	if p.closed {
 		return false
 	}
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		f()
-	}()
+	})
 	return true
 }
 

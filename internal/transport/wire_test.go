@@ -431,6 +431,7 @@ func hasGroup(m protoreflect.Message) bool {
 
 // compareDecoders gives b to both decoders and fails when they disagree.
 func compareDecoders(t *testing.T, k kind, b []byte, seed uint64) {
+	t.Helper()
 	c := newCodec(&bufferPool{})
 	f := k.frame()
 	err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, f)
