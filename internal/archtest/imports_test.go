@@ -19,6 +19,7 @@ const (
 	goleakLib   = "go.uber.org/goleak"
 	zstdLib     = "github.com/klauspost/compress/zstd"
 	dnsLib      = "golang.org/x/net/dns/dnsmessage"
+	nettestLib  = "golang.org/x/net/nettest"
 )
 
 const protoPkg = "proto/nearcache/v1"
@@ -51,7 +52,7 @@ var layout = map[string]room{
 	"invalidation": {external: []string{xxhashLib, simplelru}, passive: true},
 	"peers":        {tests: []string{dnsLib}},
 
-	"peers/peerstest": {project: []string{"peers"}, tests: []string{grpcLib}},
+	"peers/peerstest": {project: []string{"peers"}, tests: []string{grpcLib, nettestLib}},
 
 	"internal/clock":      {},
 	"internal/counter":    {passive: true},
