@@ -289,7 +289,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	}{
 		"duplicate ID": {[]Member{{ID: "a"}, {ID: "b"}, {ID: "a", Zone: "z"}}, []string{`more than one member with ID "a"`}},
 		"empty ID":     {[]Member{{ID: ""}, {ID: "b"}}, []string{"without ID"}},
-		"huge weight":  {[]Member{{ID: "a", Weight: 1 << 31}}, []string{"Weight 2147483648", `"a"`}},
+		"huge weight":  {[]Member{{ID: "a", Weight: math.MaxInt32}}, []string{"Weight 2147483647", `"a"`}},
 		"weight sum":   {[]Member{{ID: "a", Weight: MaxWeight}, {ID: "b"}}, []string{"add up to 4097"}},
 		"crowd":        {named("n%d", MaxMembers+1), []string{"4097 members"}},
 		"all of it":    {[]Member{{}, {ID: "b", Weight: math.MaxInt}, {ID: "b"}}, []string{"without ID", "Weight", "more than one"}},

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -147,7 +148,7 @@ func TestBadListsChangeNothing(t *testing.T) {
 		"wildcard, no port, port 0": {addrs("0.0.0.0:1", "b", "b:0"), []string{`"0.0.0.0:1"`, `"b"`, `"b:0"`}},
 		"empty address":             {[]peers.Member{{ID: "b"}}, []string{`""`}},
 		"long ID":                   {[]peers.Member{{ID: strings.Repeat("b", 256), Addr: "b:1"}}, []string{"longer than 255"}},
-		"weight":                    {[]peers.Member{{Addr: "b:1", Weight: 1 << 31}}, []string{"Weight 2147483648"}},
+		"weight":                    {[]peers.Member{{Addr: "b:1", Weight: math.MaxInt32}}, []string{"Weight 2147483647"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed, err := table.Update(c.list, 2)
