@@ -19,9 +19,9 @@ import (
 
 // Case singleflight-6.
 func TestOneLoadOfAColdKey(t *testing.T) {
-	nodes, callers, keys := 10, 1000, 200
+	nodes, callers, keys := 10, 1000, 60
 	if raceEnabled {
-		callers, keys = 50, 100
+		callers, keys = 50, 60
 	}
 	c := testcluster.Loopback(t, nodes, testcluster.PeerTimeout(20*time.Second))
 	var loads atomic.Int64
