@@ -1,0 +1,134 @@
+package nearcache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"time"
+
+	"github.com/nearcache/nearcache"
+	"github.com/nearcache/nearcache/peers"
+)
+
+type product struct {
+	Name  string
+	Cents int
+}
+
+// table stands for the application's database.
+type table map[string]product
+
+func (t table) product(_ context.Context, id string) (product, error) {
+	p, ok := t[id]
+	if !ok {
+		return product{}, fmt.Errorf("product %s: %w", id, nearcache.ErrNotFound)
+	}
+	return p, nil
+}
+
+func ExampleNew() {
+	db := table{"8812": {"Lamp", 1990}}
+	products, err := nearcache.New(nil, "product", nearcache.Config[product]{Load: db.product, TTL: 5 * time.Minute})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer products.Close(context.Background())
+	fmt.Println(products.Get(context.Background(), "8812"))
+	// Output: {Lamp 1990} <nil>
+}
+
+// Two members of one cluster, here in one process.
+func ExampleStart() {
+	ctx := context.Background()
+	db := table{"8812": {"Lamp", 1990}}
+	members := peers.NewList()
+	var caches []*nearcache.Cache[product]
+	var list []peers.Member
+	for _, id := range []string{"a", "b"} {
+		node, err := nearcache.Start(ctx, nearcache.NodeConfig{ID: id, Listen: "127.0.0.1:0", Discovery: members, PeerTimeout: time.Second})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer node.Close(ctx)
+		list = append(list, peers.Member{ID: node.ID(), Addr: node.Addr()})
+		products, err := nearcache.New(node, "product", nearcache.Config[product]{Load: db.product})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		caches = append(caches, products)
+	}
+	members.Set(list...)
+	for _, c := range caches {
+		fmt.Println(c.Get(ctx, "8812"))
+	}
+	// Output:
+	// {Lamp 1990} <nil>
+	// {Lamp 1990} <nil>
+}
+
+func ExampleCache_Get_notFound() {
+	products, err := nearcache.New(nil, "product", nearcache.Config[product]{Load: table{}.product})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer products.Close(context.Background())
+	_, err = products.Get(context.Background(), "8812")
+	fmt.Println(errors.Is(err, nearcache.ErrNotFound))
+	// Output: true
+}
+
+func ExampleCache_GetMany() {
+	db := table{"1": {"Lamp", 1990}, "2": {"Chair", 4900}}
+	products, err := nearcache.New(nil, "product", nearcache.Config[product]{Load: db.product})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer products.Close(context.Background())
+	found, err := products.GetMany(context.Background(), []string{"1", "2", "3"})
+	fmt.Println(slices.Sorted(maps.Keys(found)), err)
+	// Output: [1 2] <nil>
+}
+
+func ExampleCache_Invalidate() {
+	ctx := context.Background()
+	db := table{"8812": {"Lamp", 1990}}
+	products, err := nearcache.New(nil, "product", nearcache.Config[product]{Load: db.product})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer products.Close(ctx)
+	fmt.Println(products.Get(ctx, "8812"))
+	db["8812"] = product{"Lamp", 1490} // the database commit
+	if err := products.Invalidate(ctx, "8812"); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(products.Get(ctx, "8812"))
+	// Output:
+	// {Lamp 1990} <nil>
+	// {Lamp 1490} <nil>
+}
+
+func ExampleNode_Handler() {
+	node, err := nearcache.Start(context.Background(), nearcache.NodeConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer node.Close(context.Background())
+	mux := http.NewServeMux()
+	mux.Handle("/debug/nearcache/", http.StripPrefix("/debug/nearcache", node.Handler()))
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/nearcache/stats.json", nil))
+	fmt.Println(w.Code, w.Header().Get("Content-Type"))
+	// Output: 200 application/json
+}
