@@ -11,9 +11,10 @@ import (
 
 // Limits of requests and answers that travel alone.
 const (
-	maxBulkStreams = 8       // under way to a peer
-	maxBulkCalls   = 1 << 10 // with those that wait for their turn; beyond it: ErrBusy
-	maxBulkServed  = 64      // at the receiver, of all members; beyond it: StatusBusy
+	maxBulkStreams = 8                // under way to a peer
+	maxBulkCalls   = 1 << 10          // with those that wait for their turn; beyond it: ErrBusy
+	maxBulkServed  = 64               // at the receiver, of all members; beyond it: StatusBusy
+	minBulkTime    = 10 * time.Second // a peer that is silent meanwhile is found out by pings
 	maxBulkTime    = time.Minute
 
 	maxParcels     = 1 << 10
@@ -52,7 +53,7 @@ func (p *Peer) bulk(c *Call, began int64) (rep Reply, incarnation uint64, err er
 	p.mu.Lock()
 	ctx := p.bulkCtx
 	p.mu.Unlock()
-	limit := min(max(c.Request.Budget, p.t.cfg.PeerTimeout)+waitSlack, maxBulkTime)
+	limit := min(max(c.Request.Budget+waitSlack, minBulkTime), maxBulkTime)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	select {
@@ -69,7 +70,7 @@ func (p *Peer) bulk(c *Call, began int64) (rep Reply, incarnation uint64, err er
 	if c.parcel != (Token{}) {
 		in.Req.Token = c.parcel
 	}
-	in.Req.Budget -= time.Duration(p.t.now() - began)
+	in.Req.Budget = max(in.Req.Budget-time.Duration(p.t.now()-began), 0)
 	out := &bulkReply{}
 	if err := conn.Invoke(ctx, bulkMethod, in, out); err != nil {
 		return Reply{}, 0, p.bulkError(ctx)

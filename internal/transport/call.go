@@ -47,13 +47,13 @@ func (c *Call) Done() <-chan struct{} { return c.done }
 
 // Abandon gives the call up because its caller stops waiting. It returns true if the call was not complete yet: then it is the
 // transport's for good. A lease that comes for it goes to Handler.Orphan. It returns false if the call is complete: Reply and Err
-// are set, the caller owns the call as if it had waited, and Done has delivered or is about to.
+// are set and the caller owns the call as if it had waited. If it is not in a batch (Detached), Done delivers: it is received from before Free.
 func (c *Call) Abandon() bool {
 	return c.state.CompareAndSwap(callPending, callAbandoned)
 }
 
-// Detached tells, after the Done of the batch that the call was started in, whether it has left the batch because the peer
-// told it to wait: then it is not complete yet, and its own Done delivers.
+// Detached tells whether the call's own Done delivers. It may be asked after the Done of the batch that the call was started in, or after
+// Abandon returned false. After the former it means that the call has left the batch because the peer told it to wait.
 func (c *Call) Detached() bool { return c.batch == nil }
 
 // Free gives a complete call back for reuse: the caller has received from Done (or its batch's) and keeps no pointer to it. What
@@ -71,6 +71,7 @@ func (c *Call) complete(p *Peer) {
 		c.drop(p)
 		return
 	}
+	batch := c.batch // a caller that abandons its calls owns this one as soon as it is done
 	if !c.state.CompareAndSwap(callPending, callDone) {
 		if c.Err == nil && c.Reply.Status == StatusLease {
 			p.t.orphans.add(p, c.Request, c.Reply)
@@ -78,8 +79,8 @@ func (c *Call) complete(p *Peer) {
 		c.drop(p)
 		return
 	}
-	if c.batch != nil {
-		c.batch.one()
+	if batch != nil {
+		batch.one()
 		return
 	}
 	c.done <- struct{}{}

@@ -65,7 +65,7 @@ type Handler interface {
 	// wait, and s.Answer(id, rep) has to follow exactly once; it may come from another goroutine before Serve has returned.
 	//
 	// Serve runs on the stream's receiving goroutine and never blocks. req and all it points to, but Value, are valid until it
-	// returns; req.Value may be kept. StatusWaiting and StatusLarge are not Serve's to give, and OpPing never reaches it.
+	// returns, and so is rep; req.Value may be kept. StatusWaiting and StatusLarge are not Serve's to give, and OpPing never reaches it.
 	Serve(s *Session, id uint32, req *Request, rep *Reply) bool
 	// Gone tells that the session ended: nobody hears the answers that are still missing. They may be left out, or given in vain.
 	// It is called once per session, after its last Serve. A member has several sessions: this does not mean that the member is gone.

@@ -87,10 +87,10 @@ type slot struct {
 type phase uint8
 
 const (
-	queued  phase = iota // not sent
-	quick                // sent
-	waiting              // told to wait
-	ghost                // sent; its caller is gone, call is the transport's
+	phaseQueued  phase = iota // not sent
+	phaseSent                 // no answer yet
+	phaseWaiting              // told to wait
+	phaseGhost                // sent; its caller is gone, call is the transport's
 )
 
 type answeredCall struct {
@@ -159,7 +159,7 @@ func (l *lane) queueLocked(c *Call) {
 		l.slots = append(l.slots, slot{generation: 1})
 	}
 	s := &l.slots[index]
-	s.call, s.phase = c, queued
+	s.call, s.phase = c, phaseQueued
 	l.queue = append(l.queue, index)
 	l.quick++
 	l.load.Store(int32(l.quick))
@@ -170,12 +170,12 @@ func (l *lane) releaseLocked(index uint32) *Call {
 	s := &l.slots[index]
 	c := s.call
 	switch s.phase {
-	case queued, quick:
+	case phaseQueued, phaseSent:
 		l.quick--
 		l.load.Store(int32(l.quick))
-	case waiting:
+	case phaseWaiting:
 		l.waiting--
-	case ghost:
+	case phaseGhost:
 	}
 	s.call = nil
 	s.generation++
@@ -197,6 +197,7 @@ func (l *lane) send(rounds int, gather bool) {
 			return
 		}
 		gather = true
+		l.frame.View = l.p.t.cfg.View()
 		l.p.arm(deadline)
 		l.p.requests.Add(uint64(n))
 		err := l.st.SendMsg(&l.frame)
@@ -250,7 +251,7 @@ func (l *lane) takeLocked() (n int, deadline int64) {
 			l.releaseLocked(index).Free() // never sent
 			continue
 		}
-		s.phase, s.deadline, s.frames = quick, deadline, frames
+		s.phase, s.deadline, s.frames = phaseSent, deadline, frames
 		l.requests = append(l.requests, s.call.Request)
 		q := &l.requests[len(l.requests)-1]
 		l.frame.add(s.id(index), q)
@@ -259,7 +260,6 @@ func (l *lane) takeLocked() (n int, deadline int64) {
 	l.queue = l.queue[:copy(l.queue, l.queue[taken:])]
 	n = len(l.requests)
 	if n > 0 {
-		l.frame.View = l.p.t.cfg.View()
 		l.unacked = append(l.unacked, sentFrame{bytes, now})
 		l.bytes += bytes
 		l.last = n
@@ -297,7 +297,7 @@ func (l *lane) receive(f *replyFrame) error {
 			continue
 		}
 		s := &l.slots[index]
-		if s.call == nil || s.id(index) != id || s.phase == queued {
+		if s.call == nil || s.id(index) != id || s.phase == phaseQueued {
 			continue // answered before, or never asked
 		}
 		if f.Reps[i].Status == StatusWaiting {
@@ -346,10 +346,10 @@ func (l *lane) receive(f *replyFrame) error {
 
 // waitLocked notes that the peer keeps the call until it has an answer. It returns when to look after it.
 func (l *lane) waitLocked(s *slot) int64 {
-	if s.phase != quick {
+	if s.phase != phaseSent {
 		return math.MaxInt64
 	}
-	s.phase = waiting
+	s.phase = phaseWaiting
 	l.quick--
 	l.load.Store(int32(l.quick))
 	l.waiting++

@@ -93,6 +93,6 @@ func (t *Transport) newServer() *grpc.Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WaitForHandlers(true),
 	)
-	s.RegisterService(&serviceDesc, t)
+	s.RegisterService(serviceDesc(), t)
 	return s
 }

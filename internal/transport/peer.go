@@ -187,7 +187,7 @@ func (p *Peer) explain(err error) {
 func (p *Peer) runLane(i int) error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
-	st, err := p.conn.NewStream(ctx, &laneDesc, laneMethod, grpc.WaitForReady(true))
+	st, err := p.conn.NewStream(ctx, laneDesc(), laneMethod, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
@@ -229,10 +229,11 @@ func (p *Peer) heard(f *replyFrame) {
 // loseLane takes a lane out of use and fails its calls.
 func (p *Peer) loseLane(i int, l *lane) {
 	p.lanes[i].Store(nil)
+	l.close(ErrDown)
 	if p.pickAny() == nil {
 		p.suspect.Store(false) // not needed to keep calls away any more
+		p.resetBulk()
 	}
-	l.close(ErrDown)
 }
 
 // shake sends the hello of a stream and waits for the peer's.
@@ -291,16 +292,16 @@ func (p *Peer) Status() PeerStatus {
 }
 
 // pickAny returns a lane that is up, if possible one that does not drain; nil: none is up.
-func (p *Peer) pickAny() (any *lane) {
+func (p *Peer) pickAny() (drains *lane) {
 	for i := range p.lanes {
 		if l := p.lanes[i].Load(); l != nil {
 			if !l.draining.Load() {
 				return l
 			}
-			any = l
+			drains = l
 		}
 	}
-	return any
+	return drains
 }
 
 // pick returns the lane for n more calls: the first one as long as it is not busy, so that a quiet peer gets large frames, else the
@@ -325,21 +326,15 @@ func (p *Peer) pick(n int) (best *lane) {
 // Start sends c's request. It never waits for the peer: a call that cannot be sent is completed at once with ErrDown, ErrBusy or ErrRequest. The
 // caller may be made to encode and send the requests of others together with its own.
 func (p *Peer) Start(c *Call) {
-	bulk, err := p.admit(&c.Request)
-	if err != nil {
-		c.fail(p, err)
-		return
-	}
-	if bulk {
+	l, err := p.admit(&c.Request, 1)
+	switch {
+	case err != nil:
+	case travelsAlone(&c.Request):
 		p.startBulk(c)
-		return
+	default:
+		err = l.start(c)
 	}
-	l := p.pick(1)
-	if l == nil {
-		c.fail(p, ErrDown)
-		return
-	}
-	if err := l.start(c); err != nil {
+	if err != nil {
 		c.fail(p, err)
 	}
 }
@@ -348,34 +343,44 @@ func (p *Peer) Start(c *Call) {
 // the calls' own. Each call ends on its own and with its own error.
 func (p *Peer) StartBatch(cs []*Call, b *Batch) {
 	small := make([]*Call, 0, len(cs))
+	var lane *lane
 	for _, c := range cs {
 		c.batch = b
-		switch bulk, err := p.admit(&c.Request); {
+		l, err := p.admit(&c.Request, len(cs))
+		switch {
 		case err != nil:
 			c.fail(p, err)
-		case bulk:
+		case travelsAlone(&c.Request):
 			p.startBulk(c)
 		default:
 			small = append(small, c)
+			if lane == nil {
+				lane = l
+			}
 		}
 	}
-	n, err := 0, ErrDown
-	if l := p.pick(len(small)); l != nil {
-		n, err = l.startBatch(small)
+	if len(small) == 0 {
+		return
 	}
+	n, err := lane.startBatch(small)
 	for _, c := range small[n:] {
 		c.fail(p, err)
 	}
 }
 
-// admit tells whether a request may be sent now, and whether it has to travel alone.
-func (p *Peer) admit(q *Request) (bulk bool, err error) {
+// admit returns the lane for a request that is one of n, or why it cannot be sent.
+func (p *Peer) admit(q *Request, n int) (*lane, error) {
 	if q.check() != nil {
-		return false, ErrRequest
+		return nil, ErrRequest
 	}
-	if p.suspect.Load() {
-		return false, ErrDown
+	l := p.pick(n)
+	if l == nil || p.suspect.Load() {
+		return nil, ErrDown
 	}
-	bulk = len(q.Value) > InlineValueBytes || len(q.Keys) > 0 && q.wireBytes() > 4*InlineValueBytes
-	return bulk, nil
+	return l, nil
+}
+
+// travelsAlone tells whether a request is too large for a lane.
+func travelsAlone(q *Request) bool {
+	return len(q.Value) > InlineValueBytes || len(q.Keys) > 0 && q.wireBytes() > 4*InlineValueBytes
 }

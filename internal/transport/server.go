@@ -17,21 +17,23 @@ const (
 	bulkMethod   = "/" + serviceName + "/Bulk"
 )
 
-// What gRPC needs to know of the service; nothing writes it.
-//
-//nolint:gochecknoglobals // tables
-var (
-	laneDesc   = grpc.StreamDesc{StreamName: "Lane", Handler: serveLane, ServerStreams: true, ClientStreams: true}
-	cohereDesc = grpc.StreamDesc{StreamName: "Cohere", Handler: serveCohere, ServerStreams: true, ClientStreams: true}
+func laneDesc() *grpc.StreamDesc {
+	return &grpc.StreamDesc{StreamName: "Lane", Handler: serveLane, ServerStreams: true, ClientStreams: true}
+}
 
-	serviceDesc = grpc.ServiceDesc{
+func cohereDesc() *grpc.StreamDesc {
+	return &grpc.StreamDesc{StreamName: "Cohere", Handler: serveCohere, ServerStreams: true, ClientStreams: true}
+}
+
+func serviceDesc() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
 		ServiceName: serviceName,
 		HandlerType: (*any)(nil),
 		Methods:     []grpc.MethodDesc{{MethodName: "Bulk", Handler: serveBulk}},
-		Streams:     []grpc.StreamDesc{laneDesc, cohereDesc},
+		Streams:     []grpc.StreamDesc{*laneDesc(), *cohereDesc()},
 		Metadata:    "nearcache/v1/peer.proto",
 	}
-)
+}
 
 // errDraining refuses streams of a member that stops. The client tries again later, in case it is another process by then.
 func errDraining() error { return status.Error(codes.Unavailable, "nearcache: peer is draining") }
@@ -43,9 +45,6 @@ func (t *Transport) newSession(h *hello, view uint64) (*Session, error) {
 	}
 	s := &Session{Member: h.Member, Addr: h.Addr, Incarnation: h.Incarnation, t: t}
 	s.view.Store(view)
-	if t.draining.Load() {
-		return nil, errDraining()
-	}
 	return s, nil
 }
 
@@ -86,21 +85,26 @@ func serveCohere(srv any, st grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
+	if t.draining.Load() {
+		return errDraining()
+	}
 	if err := st.SendMsg(&cohereDown{Hello: t.hello(), Down: t.ownView(s, Down{})}); err != nil {
 		return err
 	}
 	sub := t.cfg.Handler.Subscribe(s)
 	if sub == nil {
-		return errDraining()
+		return status.Error(codes.Unavailable, "nearcache: peer does not take subscribers")
 	}
 	defer sub.Close()
 	ctx, cancel := context.WithCancel(st.Context())
 	defer cancel()
 	defer context.AfterFunc(t.cohere, cancel)()
-	go func() {
+	if !t.spawn(func() {
 		defer cancel()
 		receiveRenewals(s, st, sub)
-	}()
+	}) {
+		return errDraining()
+	}
 	for {
 		d, err := sub.Next(ctx)
 		if err != nil {

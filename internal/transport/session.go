@@ -32,12 +32,12 @@ type Session struct {
 	turn chan struct{} // capacity 1: full while somebody sends. Why not a mutex: SendMsg blocks as long as the peer does not read
 
 	// mu guards the fields below. It is a leaf.
-	mu        sync.Mutex
-	gone      bool
-	late      []lateReply
-	sending   bool // sendLate runs
-	drainNews bool
-	wg        sync.WaitGroup // Add under mu while not gone
+	mu      sync.Mutex
+	gone    bool
+	late    []lateReply
+	sending bool           // sendLate runs
+	news    bool           // a frame has to be sent even if it is empty: this member drains
+	wg      sync.WaitGroup // Add under mu while not gone
 }
 
 type lateReply struct {
@@ -74,7 +74,7 @@ func (s *Session) announce() {
 	if s.gone || s.st == nil {
 		return
 	}
-	s.drainNews = true
+	s.news = true
 	s.startLocked()
 }
 
@@ -184,11 +184,11 @@ func (s *Session) takeLate(out *replyFrame) bool {
 	s.begin(out)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.late) == 0 && !s.drainNews {
+	if len(s.late) == 0 && !s.news {
 		s.sending = false
 		return false
 	}
-	s.drainNews = false
+	s.news = false
 	n, bytes := 0, 0
 	for n < len(s.late) && n < MaxBatchOps && bytes < replyBytes {
 		l := &s.late[n]

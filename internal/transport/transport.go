@@ -63,6 +63,17 @@ func New(cfg Config) *Transport {
 	return t
 }
 
+// spawn runs f on a goroutine that Close waits for. It returns false if the transport is being closed.
+func (t *Transport) spawn(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closing {
+		return false
+	}
+	t.wg.Go(f)
+	return true
+}
+
 // now is the transport's own time in nanoseconds.
 func (t *Transport) now() int64 { return int64(time.Since(t.base)) }
 

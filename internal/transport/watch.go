@@ -131,19 +131,19 @@ func (l *lane) sweep(now int64) swept {
 	defer l.mu.Unlock()
 	for i := range l.slots {
 		s := &l.slots[i]
-		if s.call == nil || s.phase == queued {
+		if s.call == nil || s.phase == phaseQueued {
 			continue
 		}
 		if s.deadline > now {
 			r.next = min(r.next, s.deadline)
 			continue
 		}
-		if s.phase == ghost {
+		if s.phase == phaseGhost {
 			l.releaseLocked(uint32(i)).drop(l.p)
 			continue
 		}
 		r.silent = r.silent || s.frames == frames
-		if c := l.haunt(s, now); c != nil {
+		if c := l.hauntLocked(s, now); c != nil {
 			r.lost = append(r.lost, c)
 		}
 		r.next = min(r.next, s.deadline)
@@ -165,29 +165,29 @@ func (l *lane) giveUp(now int64) (lost []*Call) {
 	defer l.mu.Unlock()
 	for i := range l.slots {
 		s := &l.slots[i]
-		if s.call == nil || s.phase == queued || s.phase == ghost {
+		if s.call == nil || s.phase == phaseQueued || s.phase == phaseGhost {
 			continue
 		}
-		if c := l.haunt(s, now); c != nil {
+		if c := l.hauntLocked(s, now); c != nil {
 			lost = append(lost, c)
 		}
 	}
 	return l.dropQueueLocked(lost)
 }
 
-// haunt gives up a call that was sent: its id stays taken, and a lease that comes for it is recognized. It returns the call, to be
+// hauntLocked gives up a call that was sent: its id stays taken, and a lease that comes for it is recognized. It returns the call, to be
 // failed, or nil if nobody waits for it.
-func (l *lane) haunt(s *slot, now int64) *Call {
+func (l *lane) hauntLocked(s *slot, now int64) *Call {
 	switch s.phase {
-	case quick:
+	case phaseSent:
 		l.quick--
 		l.load.Store(int32(l.quick))
-	case waiting:
+	case phaseWaiting:
 		l.waiting--
-	case queued, ghost:
+	case phaseQueued, phaseGhost:
 	}
 	c := s.call
-	s.phase = ghost
+	s.phase = phaseGhost
 	s.deadline = now + int64(ghostLife)
 	if c.ping || c.state.Load() == callAbandoned {
 		return nil // it is its own ghost
