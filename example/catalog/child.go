@@ -25,7 +25,7 @@ type child struct {
 	clock    clock
 	halt     context.CancelFunc // ends the reader
 	halted   chan struct{}      // closed when it has ended
-	work     sync.WaitGroup     // invalidations under way
+	work     sync.WaitGroup     // commands under way
 
 	outMu sync.Mutex // keeps lines whole: held while one is written
 	out   *json.Encoder
@@ -91,9 +91,11 @@ func (c *child) obey(cmd command, listener, pages net.Listener) error {
 		c.reader.lose(*cmd.Lost)
 	case cmd.Halt:
 		c.halt()
-		<-c.halted
-		stats := c.node.products.Stats()
-		c.report(report{Halted: &stats})
+		c.work.Go(func() {
+			<-c.halted
+			stats := c.node.products.Stats()
+			c.report(report{Halted: &stats})
+		})
 	}
 	return nil
 }
@@ -143,8 +145,11 @@ func (c *child) start(zero time.Time) {
 	}()
 }
 
+// invalidateTimeout is longer than Invalidate takes to give up by itself.
+const invalidateTimeout = 4 * time.Second
+
 func (c *child) invalidate(cmd invalidateCommand) {
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), invalidateTimeout)
 	defer cancel()
 	began := c.clock.now()
 	err := c.node.invalidate(ctx, cmd.Key)

@@ -99,7 +99,7 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 	f.IntVar(&c.writes, "writes", 20, "price `changes` a second")
 	f.DurationVar(&c.duration, "duration", 15*time.Second, "`time` to run, at least 1s")
 	f.StringVar(&c.trace, "trace", "cache2k_web12", "`name` of a trace in testdata/traces, or a file of zstd text with a key a line")
-	f.IntVar(&c.capacity, "capacity", 2000, "`loads` a second that the database can do")
+	f.IntVar(&c.capacity, "capacity", 2400, "`loads` a second that the database can do")
 	f.DurationVar(&c.latency, "latency", 20*time.Millisecond, "`time` the database takes for a load")
 	f.DurationVar(&c.ttl, "ttl", 10*time.Second, "lifetime of a cached product, short so that a short run sees some end")
 	f.Uint64Var(&c.seed, "seed", 1, "of everything random")

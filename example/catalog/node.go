@@ -43,7 +43,7 @@ func startNode(ctx context.Context, s settings, listener net.Listener, list *pee
 		TTL:      s.TTL,
 		MaxLoads: s.MaxLoads, // this process' share of what the origin can do
 		// When everything is cold at once the demonstration prefers slow answers to shed ones.
-		LoadQueueTimeout: 2 * time.Second,
+		LoadQueueTimeout: 4 * time.Second,
 	})
 	if err == nil {
 		err = node.ReadyWarm(ctx)

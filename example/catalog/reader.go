@@ -26,7 +26,7 @@ type reader struct {
 const maxReads = 4096
 
 // readTimeout is how long a reader waits: a cache that hangs shows as failed reads.
-const readTimeout = 3 * time.Second
+const readTimeout = 5 * time.Second
 
 func newReader(s settings, t *trace.Trace, c clock, get func(context.Context, string) (product, tier, error)) *reader {
 	return &reader{

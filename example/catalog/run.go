@@ -100,8 +100,8 @@ func (r *run) play(ctx context.Context, live *display) time.Duration {
 	}
 	live.follow(ctx, r)
 	ran := r.clock.now()
+	acts.Go(r.cluster.halt)
 	acts.Wait()
-	r.cluster.halt()
 	r.cluster.stop()
 	return ran
 }
