@@ -115,7 +115,7 @@ func judgeInvalidations(s *summary) verdict {
 	unconfirmed := total(w.Unconfirmed)
 	detail := fmt.Sprintf("%s of %s, half within %s, the slowest took %s", count3(w.Confirmed), count3(w.Committed), w.P50, w.Max)
 	if unconfirmed > 0 {
-		detail += fmt.Sprintf("; %s calls had to be repeated: %s", count3(unconfirmed), commonest(w.Unconfirmed))
+		detail += fmt.Sprintf("; calls repeated: %s, as %s", count3(unconfirmed), commonest(w.Unconfirmed))
 	}
 	ok := unconfirmed == 0 && w.Confirmed == w.Committed
 	switch k := s.Killed; {
