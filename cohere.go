@@ -104,6 +104,7 @@ func (f *followed) apply(n *Node, a invalidation.Action) bool {
 	if a.Ignore {
 		return false
 	}
+	f.source.Incarnation.Store(a.State.Incarnation)
 	// Order: the generation before the lease (docs/protocol.md R4).
 	if a.Kill != invalidation.CauseNone {
 		f.source.Gen.Store(a.State.Gen)

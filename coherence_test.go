@@ -438,3 +438,67 @@ func TestCallersAfterAnInvalidationDoNotShareAnOldLoad(t *testing.T) {
 		})
 	}
 }
+
+// A fill that does not get through at once gets through later: those who wait behind its lease do not wait for the lease's end.
+func TestAFillThatDoesNotGetThroughIsSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		g := newGated()
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		var wg sync.WaitGroup
+		get := func(i int) {
+			wg.Go(func() {
+				if v, err := caches[i].Get(t.Context(), key); v != "v" || err != nil {
+					t.Errorf("node %d: got %q, %v, want the value", i, v, err)
+				}
+			})
+		}
+		get(1)
+		<-g.started
+		get(2)
+		synctest.Wait()
+		start := time.Now()
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		g.end <- func() (string, error) { return "v", nil }
+		time.Sleep(500 * time.Millisecond)
+		c.Network.Heal(testcluster.Host(0), testcluster.Host(1))
+		wg.Wait()
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("took %v, want the cut and little more", took)
+		}
+		if got := g.calls.Load(); got != 1 {
+			t.Errorf("got %d loads, want 1", got)
+		}
+	})
+}
+
+// Case L2-3.
+// R16: a stand-in that was not told of an invalidation does not bring the old value back to the process that made it.
+func TestTheCallersOwnView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return time.Millisecond })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		// n1 cannot reach the owner and fills the stand-in, which is n1 or n2.
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		if v, err := caches[1].Get(t.Context(), key); v != 1 || err != nil {
+			t.Fatal(v, err)
+		}
+		// n2 reaches the owner, and has no reason to tell a stand-in.
+		db.write(key, 2)
+		if err := caches[2].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(2))
+		for range 50 {
+			if v, err := caches[2].Get(t.Context(), key); v != 2 || err != nil {
+				t.Fatalf("the process that invalidated got %d, %v, want the new value", v, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		c.Network.HealAll()
+	})
+}

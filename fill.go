@@ -56,7 +56,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 	x.a.fetch.Gen, x.a.fetch.Sent = gen, x.a.sent
 	x.f.State.current.Store(x.a)
 
-	rep, err := c.exchange(context.WithoutCancel(x.ctx), x.a.m, x.a.target, c.fillRequest(x.f.Key, x.token, l))
+	rep, err := x.giveBack(c.fillRequest(x.f.Key, x.token, l))
 	switch {
 	case err != nil:
 	case rep.Status == transport.StatusRejected:
@@ -89,14 +89,52 @@ func (c *Cache[V]) fillRequest(key string, token transport.Token, l *loaded[V]) 
 	return req
 }
 
-// release gives the lease back, if there is one. If its owner cannot be reached it ends by itself.
+// release gives the lease back without a value, if there is one.
 func (x *fetch[V]) release(f transport.Failure) {
 	if x.token == (transport.Token{}) {
 		return
 	}
-	_, _ = x.c.exchange(context.WithoutCancel(x.ctx), x.a.m, x.a.target, &transport.Request{
+	_, _ = x.giveBack(&transport.Request{ // there is nothing to do about a failure but what giveBack does
 		Op: transport.OpRelease, Keyspace: x.c.name, Key: x.f.Key, Token: x.token, Failure: f,
 	})
+}
+
+// giveBack tells the member that gave the lease how its load ended.
+func (x *fetch[V]) giveBack(req *transport.Request) (transport.Reply, error) {
+	return x.c.giveBack(x.a.m, x.a.target, req)
+}
+
+// giveBack ends a lease by a Fill or Release. If that does not arrive it is sent again in the background for as long as the lease may
+// live: those who wait behind it have nobody else to hear from. What arrives twice is refused the second time.
+func (ks *keyspace) giveBack(m *members, target int, req *transport.Request) (transport.Reply, error) {
+	n := ks.node
+	rep, err := ks.exchange(n.ctx, m, target, req)
+	if err == nil || n.ctx.Err() != nil {
+		return rep, err
+	}
+	again, loaded := *req, n.clock.Exact()-int64(req.Age)
+	n.run("give back", func() {
+		const pause = 20 * time.Millisecond
+		ctx, cancel := context.WithTimeout(n.ctx, ks.policy.leaseLife())
+		defer cancel()
+		for err := error(transport.ErrDown); err != nil && sleep(ctx, pause); {
+			again.Age = time.Duration(n.clock.Exact() - loaded)
+			_, err = m.peers[target].Do(ctx, &again)
+		}
+	})
+	return rep, err
+}
+
+// sleep waits, and returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // loadAlone loads without a lease, under the same limits, and stores the value nowhere (step 5).

@@ -141,7 +141,7 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
 // judge settles a flight by a complete call, or says how it goes on.
 func (c *Cache[V]) judge(f *flight[V], a *asked, call *transport.Call) verdict {
 	if call.Err != nil {
-		c.count.peerErrors.Add(1)
+		c.unanswered(a.m.peers[a.target])
 		return elsewhere
 	}
 	return c.settle(f, a, &call.Reply)
@@ -203,7 +203,7 @@ const (
 	unknown    verdict = iota // nobody has been asked yet
 	settled                   // it is finished
 	granted                   // this node holds the lease
-	unreadable                // the value cannot be decoded here
+	unreadable                // the value is of no use here: it cannot be decoded, or this process knows that it is old
 	elsewhere                 // somebody else has to be asked
 	alone                     // nobody can help: load without a lease
 )
@@ -226,7 +226,7 @@ func (x *fetch[V]) run() {
 			x.load()
 			return
 		case x.v == unreadable && x.flags&transport.FlagFresh == 0:
-			// A lease of its own replaces what this process cannot read.
+			// A lease of its own replaces what is of no use.
 			x.flags |= transport.FlagFresh
 			x.request(x.a.target)
 		case x.v == unreadable, x.v == alone:
@@ -257,7 +257,7 @@ func (x *fetch[V]) request(target int) {
 	}
 	p := x.r.m.peers[target]
 	if !c.node.reachable(x.ctx, p) {
-		c.count.peerErrors.Add(1)
+		c.unanswered(p)
 		x.v = elsewhere
 		return
 	}
@@ -366,6 +366,9 @@ func (x *fetch[V]) next() int {
 func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict {
 	switch rep.Status {
 	case transport.StatusHit:
+		if c.outdated(f.Key, a, rep) {
+			return unreadable
+		}
 		v, err := decode(c.cfg.Codec, rep.Value)
 		if err != nil {
 			c.count.undecodable.Add(1)
@@ -378,6 +381,9 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		c.keep(f, a, rep, near.Item[V]{Value: v}, c.sizeOf(v, rep.Value))
 		f.Finish(res, nil)
 	case transport.StatusAbsent:
+		if c.outdated(f.Key, a, rep) {
+			return unreadable
+		}
 		c.keep(f, a, rep, near.Item[V]{Absent: true}, 0)
 		f.Finish(result[V]{info: Info{Tier: TierOwner, Age: rep.Age, Member: a.member()}}, ErrNotFound)
 	case transport.StatusLease:
@@ -400,11 +406,24 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 	return settled
 }
 
-// sizeOf returns the bytes that a value counts as a near copy.
-func (c *Cache[V]) sizeOf(v V, encoded []byte) int64 {
-	if c.cfg.SizeOf == nil {
-		return int64(len(encoded))
+// outdated tells whether an answer may be older than this process' own invalidation of the key (R16). The load began before the answer
+// was given: one that was waited for was given when it came, any other one not before it was asked for.
+func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
+	now := c.clock.Now()
+	given := a.sent
+	if rep.Flags&transport.ReplyLoaded != 0 {
+		given = now
 	}
+	return c.own.old(key, given-int64(rep.Age), now)
+}
+
+// sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.
+func (c *Cache[V]) sizeOf(v V, encoded []byte) (size int64) {
+	size = int64(len(encoded))
+	if c.cfg.SizeOf == nil {
+		return size
+	}
+	defer func() { _ = recover() }()
 	return int64(max(c.cfg.SizeOf(v), 0))
 }
 
@@ -427,8 +446,8 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 		if a.source == nil {
 			return true
 		}
-		s := invalidation.State{LeaseUntil: a.source.LeaseUntil.Load(), Gen: a.source.Gen.Load()}
-		return a.fetch.Installable(0, rep.Seq, s)
+		s := invalidation.State{Incarnation: a.source.Incarnation.Load(), Gen: a.source.Gen.Load()}
+		return a.fetch.Installable(rep.Incarnation, rep.Seq, s)
 	})
 	if !installed {
 		c.count.notKept.Add(1)

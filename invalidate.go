@@ -74,8 +74,10 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 		return err
 	}
 	defer cancel()
+	began := ks.node.clock.Exact()
 	t := ks.tell(ctx, ks.node.members.Load(), keys)
 	// After the owners: what this process fetched from them meanwhile may be the old value.
+	ks.own.invalidated(keys, began, ks.node.clock.Exact(), ks.node.cfg.Bound)
 	for _, k := range keys {
 		ks.local.forget(k)
 	}
@@ -113,7 +115,8 @@ func (t *telling) err(staleFor time.Duration) error {
 // tellers bounds the requests of one invalidation that are under way at once.
 const tellers = 16
 
-// tell passes the keys to their owners, and where an owner does not answer also to those who stand in for it.
+// tell passes the keys to their owners, and where an owner does not answer, or lately did not, also to those who stand in for
+// it (R8).
 func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *telling {
 	t := &telling{}
 	var g errgroup.Group
@@ -125,9 +128,12 @@ func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *tellin
 		}
 		for chunk := range chunks(part) {
 			g.Go(func() error {
-				if err := ks.tellOwner(ctx, m, target, chunk); err != nil {
-					ks.tellStandIns(ctx, m, chunk)
+				err := ks.tellOwner(ctx, m, target, chunk)
+				if err != nil {
 					t.failed(m.Members[target].ID, chunk, err)
+				}
+				if err != nil || m.peers[target].troubled(ks.node) {
+					ks.tellStandIns(ctx, m, chunk)
 				}
 				return nil
 			})
@@ -260,6 +266,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 		return err
 	}
 	defer cancel()
+	began := ks.node.clock.Exact()
 	m := ks.node.members.Load()
 	t := &telling{}
 	var g errgroup.Group
@@ -275,6 +282,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 		})
 	}
 	_ = g.Wait() // the failures are in t
+	ks.own.allInvalidated(began, ks.node.clock.Exact(), ks.node.cfg.Bound)
 	ks.dropAll()
 	return t.err(ks.staleFor())
 }

@@ -22,6 +22,7 @@ type keyspace struct {
 	shard   *shard.Shard
 	limiter *origin.Limiter
 	local   local
+	own     *ownView
 	count   counters
 	epoch   atomic.Uint64 // bumped by InvalidateAll
 	longest atomic.Int64  // lifetime given to an entry here, ns
@@ -90,7 +91,7 @@ func (p policy) longestLoad() time.Duration {
 func (p policy) leaseLife() time.Duration { return p.longestLoad() + time.Second }
 
 func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
-	ks := &keyspace{name: name, node: n, policy: p, local: l}
+	ks := &keyspace{name: name, node: n, policy: p, local: l, own: newOwnView()}
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
 		Incarnation: n.incarnation,
@@ -113,6 +114,7 @@ func (ks *keyspace) dropped(key string) {
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
 	ks.local.tick(now)
+	ks.own.tick(now)
 }
 
 // moved follows a change of the ring: what this node did not own before or does not own now is dropped, near copies all.

@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/nearcache/nearcache/internal/membership"
 	"github.com/nearcache/nearcache/internal/transport"
@@ -34,6 +35,18 @@ type followed struct {
 
 	mu       sync.Mutex // guards follower and the writing of source
 	follower invalidation.Follower
+
+	trouble atomic.Int64 // when it last did not answer this node
+}
+
+// noAnswer notes that the member did not answer.
+func (f *followed) noAnswer(n *Node) { f.trouble.Store(n.clock.Exact()) }
+
+// troubled tells whether the member did not answer this node within the last five Bounds (W of docs/protocol.md): so long others may
+// hold what it owns.
+func (f *followed) troubled(n *Node) bool {
+	at := f.trouble.Load()
+	return at != 0 && n.clock.Exact()-at < 5*int64(n.cfg.Bound)
 }
 
 // followed returns what is known of a member, which may be nothing yet.

@@ -2,7 +2,6 @@ package nearcache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -337,14 +336,15 @@ func (n *Node) Gone(s *transport.Session) {
 
 // Orphan gives back a lease that nobody waits for any more. It implements transport.Handler.
 func (n *Node) Orphan(p *transport.Peer, req *transport.Request, rep *transport.Reply) {
-	ctx, cancel := context.WithTimeout(n.ctx, time.Second)
-	defer cancel()
-	_, err := p.Do(ctx, &transport.Request{
-		Op: transport.OpRelease, Keyspace: req.Keyspace, Key: req.Key, Token: rep.Token,
-		Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
-	})
-	if err != nil && !errors.Is(err, context.Canceled) {
-		n.cfg.Logger.Debug("a lease could not be given back; it ends by itself", "peer", p.ID(), "error", err)
+	ks, m := n.keyspace(req.Keyspace), n.members.Load()
+	if ks == nil {
+		return // the keyspace was closed: the lease ends by itself
+	}
+	if i := m.Ring.Index(p.ID()); i >= 0 {
+		_, _ = ks.giveBack(m, i, &transport.Request{ // there is nothing to do about a failure but what giveBack does
+			Op: transport.OpRelease, Keyspace: req.Keyspace, Key: req.Key, Token: rep.Token,
+			Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
+		})
 	}
 }
 
@@ -357,9 +357,15 @@ func (ks *keyspace) exchange(ctx context.Context, m *members, target int, req *t
 	}
 	rep, err := m.peers[target].Do(ctx, req)
 	if err != nil {
-		ks.count.peerErrors.Add(1)
+		ks.unanswered(m.peers[target])
 	}
 	return rep, err
+}
+
+// unanswered notes that a peer did not answer.
+func (ks *keyspace) unanswered(p *peer) {
+	ks.count.peerErrors.Add(1)
+	p.noAnswer(ks.node)
 }
 
 // hashOf is the ring's hash of a key of the keyspace.

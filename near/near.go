@@ -10,8 +10,9 @@ import (
 // whoever follows the stream writes it, and every near copy from that peer refers to it. The zero Source has
 // generation 0 and no lease.
 type Source struct {
-	Gen        atomic.Uint64 // bumped when invalidations may have been missed: copies of another generation are dead
-	LeaseUntil atomic.Int64  // sending of the last renewal that was answered, plus the lease's length
+	Incarnation atomic.Uint64 // of the peer that is followed; 0: none heard of yet
+	Gen         atomic.Uint64 // bumped when invalidations may have been missed: copies of another generation are dead
+	LeaseUntil  atomic.Int64  // sending of the last renewal that was answered, plus the lease's length
 }
 
 // Item is a value and what must hold for it to be served. It is immutable and shared between callers.

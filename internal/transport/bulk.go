@@ -37,7 +37,8 @@ func (p *Peer) startBulk(c *Call) {
 			c.fail(p, err)
 			return
 		}
-		c.Reply, c.Incarnation = rep, incarnation
+		c.Reply = rep
+		c.Reply.Incarnation = incarnation
 		c.complete(p)
 	})
 	if !ok {

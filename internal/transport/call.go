@@ -16,8 +16,6 @@ type Call struct {
 	Reply Reply
 	// Err is nil, or one of ErrDown, ErrBusy, ErrTimeout, ErrRequest.
 	Err error
-	// Incarnation is that of the peer that gave Reply: its numbers (Reply.Seq) are of this incarnation's log.
-	Incarnation uint64
 
 	t      *Transport
 	batch  *Batch
@@ -60,7 +58,7 @@ func (c *Call) Detached() bool { return c.batch == nil }
 // Reply points to stays valid.
 func (c *Call) Free() {
 	c.Request, c.Reply = Request{}, Reply{}
-	c.Err, c.Incarnation, c.batch, c.parcel, c.ping = nil, 0, nil, Token{}, false
+	c.Err, c.batch, c.parcel, c.ping = nil, nil, Token{}, false
 	c.state.Store(callPending)
 	c.t.calls.Put(c)
 }

@@ -137,6 +137,10 @@ type Reply struct {
 	Failed   []uint32 // Invalidate: indexes of Keys that were not confirmed
 	Value    []byte
 	HasValue bool
+
+	// Incarnation is that of the peer that answered: Seq is a number of this incarnation's log. The client's side sets it from
+	// the stream's hello; it is not part of the answer on the wire.
+	Incarnation uint64
 }
 
 // Flags of a Reply.

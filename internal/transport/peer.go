@@ -158,7 +158,8 @@ func (p *Peer) keep(run func() error) {
 // answered passes an answer of a lane to its call, or goes for the large value that it announces.
 func (p *Peer) answered(c *Call, rep *Reply, incarnation uint64) {
 	if rep.Status != StatusLarge {
-		c.Reply, c.Incarnation = *rep, incarnation
+		c.Reply = *rep
+		c.Reply.Incarnation = incarnation
 		c.complete(p)
 		return
 	}

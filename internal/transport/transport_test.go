@@ -214,8 +214,8 @@ func TestLaneLoss(t *testing.T) {
 		c.Request = *get("k")
 		p.Start(c)
 		<-c.Done()
-		if c.Err != nil || c.Incarnation != 2 || p.Incarnation() != 2 {
-			t.Errorf("got %v, incarnations %d and %d, want 2", c.Err, c.Incarnation, p.Incarnation())
+		if c.Err != nil || c.Reply.Incarnation != 2 || p.Incarnation() != 2 {
+			t.Errorf("got %v, incarnations %d and %d, want 2", c.Err, c.Reply.Incarnation, p.Incarnation())
 		}
 		shut(t, a, b)
 	})

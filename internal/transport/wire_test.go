@@ -384,6 +384,11 @@ func TestGeneratedDecodes(t *testing.T) {
 					f.IDs, f.Reqs = f.IDs[:min(len(f.IDs), len(f.Reqs))], f.Reqs[:min(len(f.IDs), len(f.Reqs))]
 				case *replyFrame:
 					f.IDs, f.Reps = f.IDs[:min(len(f.IDs), len(f.Reps))], f.Reps[:min(len(f.IDs), len(f.Reps))]
+					for i := range f.Reps {
+						f.Reps[i].Incarnation = 0 // of the stream, not of the message
+					}
+				case *bulkReply:
+					f.Rep.Incarnation = 0
 				}
 				b := encode(t, c, f)
 				m := k.pb()
