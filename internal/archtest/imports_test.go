@@ -178,17 +178,19 @@ func TestPassivePackages(t *testing.T) {
 	}
 }
 
-// Tests wait for a condition or run in a testing/synctest bubble, where a sleep is exact and costs nothing: a file that
-// sleeps must use bubbles.
+// Tests wait for a condition, in a loop, or run in a testing/synctest bubble, where a sleep is exact and costs nothing.
 func TestSleepOnlyInBubbles(t *testing.T) {
 	for _, s := range sources(t) {
 		if !s.test || slices.ContainsFunc(s.file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Sleep" {
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" {
-					t.Errorf("%s: time.Sleep in a test that runs in no bubble", s.at(n.Pos()))
+			switch n := n.(type) {
+			case *ast.ForStmt, *ast.RangeStmt:
+				return false
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && n.Sel.Name == "Sleep" {
+					t.Errorf("%s: time.Sleep in a test that runs in no bubble and waits for no condition", s.at(n.Pos()))
 				}
 			}
 			return true
