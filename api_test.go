@@ -51,8 +51,7 @@ func TestConfigProblems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := nearcache.New(nil, "ks", tt.cfg)
-			var ce *nearcache.ConfigError
-			if !errors.As(err, &ce) {
+			if _, ok := errors.AsType[*nearcache.ConfigError](err); !ok {
 				t.Fatalf("got %v, want a *ConfigError", err)
 			}
 			for _, w := range tt.want {
@@ -93,8 +92,7 @@ func TestNodeConfigProblems(t *testing.T) {
 			if err == nil {
 				_ = n.Close(t.Context())
 			}
-			var ce *nearcache.ConfigError
-			if !errors.As(err, &ce) {
+			if _, ok := errors.AsType[*nearcache.ConfigError](err); !ok {
 				t.Fatalf("got %v, want a *ConfigError", err)
 			}
 			for _, w := range tt.want {

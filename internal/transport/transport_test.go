@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -182,7 +183,7 @@ func TestLaneLoss(t *testing.T) {
 		cancel()
 		_ = b.Close(ctx)
 		<-batch.Done()
-		for _, c := range append(calls, single) {
+		for _, c := range slices.Concat(calls, []*Call{single}) {
 			if !c.Detached() {
 				t.Error("a call that was told to wait is still of its batch")
 				continue
