@@ -24,10 +24,11 @@ const (
 type Clock struct {
 	base time.Time
 
-	_    [64]byte // what every reader loads shares no line with anything that is written often
-	now  atomic.Int64
-	used atomic.Bool // somebody read the clock since the ticker last looked; set only when it is not, to stay read-mostly
-	_    [48]byte
+	_ [64]byte // what every reader loads shares no line with anything that is written often
+	// now is the coarse reading: negative until somebody reads it, which turns it positive. So the ticker knows that it
+	// is wanted, and all but the first reader of a tick only load.
+	now atomic.Int64
+	_   [56]byte
 
 	wake chan struct{} // cap 1: the ticker is parked and somebody wants it
 	stop chan struct{}
@@ -44,14 +45,10 @@ func New() *Clock {
 
 // Now is the coarse time. It does not block or allocate; a reading after a pause is exact.
 func (c *Clock) Now() int64 {
-	n := c.now.Load()
-	if n == parked {
-		return c.unpark()
+	if n := c.now.Load(); n > 0 {
+		return n // small enough to be inlined: every hit comes here
 	}
-	if !c.used.Load() {
-		c.used.Store(true)
-	}
-	return n
+	return c.first()
 }
 
 // Exact is the time to the nanosecond, at the price of a system clock reading (tens of nanoseconds).
@@ -64,6 +61,19 @@ func (c *Clock) Close() {
 		close(c.stop)
 	}
 	<-c.done
+}
+
+// first is the first reading since the ticker last moved, or was parked.
+func (c *Clock) first() int64 {
+	n := c.now.Load()
+	if n == parked {
+		return c.unpark()
+	}
+	if n < 0 {
+		c.now.CompareAndSwap(n, -n) // fails when another reader, or the ticker, was faster
+		n = -n
+	}
+	return n
 }
 
 func (c *Clock) unpark() int64 {
@@ -98,14 +108,13 @@ func (c *Clock) tick() bool {
 	ticker := time.NewTicker(Tick)
 	defer ticker.Stop()
 	for idle := 0; idle < idleTicks; idle++ {
-		c.now.Store(c.Exact())
+		c.now.Store(-c.Exact())
 		select {
 		case <-ticker.C:
 		case <-c.stop:
 			return false
 		}
-		if c.used.Load() {
-			c.used.Store(false)
+		if c.now.Load() > 0 {
 			idle = 0
 		}
 	}
