@@ -29,7 +29,7 @@ func TestDrain(t *testing.T) {
 			return true
 		}}
 		a, b := start(m, "a", &node{}), start(m, "b", server)
-		p := connect(t, a, "b")
+		p := connect(t, a)
 		c := a.NewCall()
 		c.Request = *get("wait")
 		p.Start(c)
@@ -70,7 +70,7 @@ func TestCloseEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMemory()
 			a, b := start(m, "a", &node{}), start(m, "b", server)
-			p := connect(t, a, "b")
+			p := connect(t, a)
 			c := a.NewCall()
 			c.Request = *get("k")
 			p.Start(c)

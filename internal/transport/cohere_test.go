@@ -42,7 +42,7 @@ func TestCohere(t *testing.T) {
 			return <-feeds
 		}}
 		a, b := start(m, "a", asker), start(m, "b", server)
-		connect(t, a, "b")
+		connect(t, a)
 		for i := range 100 {
 			f.c <- &Down{Invs: []Inv{{Seq: uint64(2 * i), Keyspace: "ks", Key: "k"}, {Seq: uint64(2*i + 1), Keyspace: "ks", All: true}}}
 		}
@@ -106,7 +106,7 @@ func TestCohereSlowReader(t *testing.T) {
 		f := &feed{c: make(chan *Down)}
 		server := &node{subscribe: func(*Session) Subscription { return f }}
 		a, b := start(m, "a", &node{}), start(m, "b", server)
-		p := connect(t, a, "b")
+		p := connect(t, a)
 		m.gate("b").shut()
 		big := &Down{Invs: make([]Inv, MaxBatchKeys)}
 		for i := range big.Invs {

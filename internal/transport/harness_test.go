@@ -245,9 +245,10 @@ func start(m *memory, id string, h Handler) *Transport {
 	return t
 }
 
-// connect makes id a peer of t and waits until it can be used.
-func connect(tb testing.TB, t *Transport, id string) *Peer {
+// connect makes b a peer of t and waits until it can be used.
+func connect(tb testing.TB, t *Transport) *Peer {
 	tb.Helper()
+	const id = "b"
 	t.SetPeers([]PeerAddr{{ID: id, Addr: id}})
 	p := t.Peer(id)
 	await(tb, id+" is ready", p.Ready)

@@ -84,10 +84,13 @@ func TestServerBoundsMemory(t *testing.T) {
 		m := newMemory()
 		value := make([]byte, InlineValueBytes)
 		var served atomic.Int64
+		var mu sync.Mutex // guards late
 		var late []func()
 		server := &node{serve: func(s *Session, id uint32, req *Request, rep *Reply) bool {
 			served.Add(1)
 			if req.Key == "late" {
+				mu.Lock()
+				defer mu.Unlock()
 				late = append(late, func() { s.Answer(id, &Reply{Status: StatusHit, Value: value, HasValue: true}) })
 				return false
 			}
@@ -160,9 +163,11 @@ func TestServerBoundsMemory(t *testing.T) {
 		if got := served.Load(); got != maxPending {
 			t.Errorf("%d requests wait, want %d", got, maxPending)
 		}
+		mu.Lock()
 		for _, answer := range late {
 			answer()
 		}
+		mu.Unlock()
 		cancel()
 		wg.Wait()
 		_ = conn.Close()
@@ -192,7 +197,8 @@ func TestCancelledCalls(t *testing.T) {
 		c.Key = strings.Clone(req.Key)
 		return inner(s, id, &c, rep)
 	}
-	pair(t, &node{}, server, func(t *testing.T, m *memory, p *Peer, a, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		m, p := t.m, t.p
 		var callers sync.WaitGroup
 		cancelled := atomic.Int64{}
 		for g := range 32 {
@@ -248,6 +254,7 @@ func TestExactlyOnce(t *testing.T) {
 }
 
 func exactlyOnce(t *testing.T, seed uint64) {
+	t.Helper()
 	m := newMemory()
 	var wg sync.WaitGroup
 	serve := func(s *Session, id uint32, req *Request, rep *Reply) bool {
@@ -273,7 +280,7 @@ func exactlyOnce(t *testing.T, seed uint64) {
 	}
 	asker := &node{}
 	a, b := start(m, "a", asker), start(m, "b", &node{serve: serve})
-	p := connect(t, a, "b")
+	p := connect(t, a)
 	var callers sync.WaitGroup
 	outcomes := make([]map[string]int, 40)
 	for g := range outcomes {

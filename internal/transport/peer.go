@@ -113,9 +113,7 @@ func (p *Peer) spawn(f func()) bool {
 	if p.closed {
 		return false
 	}
-	p.wg.Go(func() {
-		f()
-	})
+	p.wg.Go(f)
 	return true
 }
 

@@ -18,14 +18,21 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair runs f in a bubble with two connected members: a asks, b answers with the handler.
-func pair(t *testing.T, asker, server *node, f func(t *testing.T, m *memory, p *Peer, a, b *Transport)) {
+// bubble is a test in a synctest bubble with two connected members, a and b; p is b as a sees it.
+type bubble struct {
+	*testing.T
+	m    *memory
+	p    *Peer
+	a, b *Transport
+}
+
+// pair runs f in a bubble: a asks, b answers with the handler.
+func pair(t *testing.T, asker, server *node, f func(t *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := start(m, "a", asker), start(m, "b", server)
-		p := connect(t, a, "b")
-		f(t, m, p, a, b)
+		f(&bubble{t, m, connect(t, a), a, b})
 		shut(t, a, b)
 	})
 }
@@ -43,7 +50,8 @@ func TestAnswers(t *testing.T) {
 		*rep = want[req.Key]
 		return true
 	}}
-	pair(t, &node{}, server, func(t *testing.T, _ *memory, p *Peer, _, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		p := t.p
 		for key, w := range want {
 			got, err := p.Do(t.Context(), get(key))
 			if err != nil || got.Status != w.Status || !bytes.Equal(got.Value, w.Value) || got.HasValue != w.HasValue ||
@@ -75,7 +83,8 @@ func TestWaiting(t *testing.T) {
 		})
 		return false
 	}}
-	pair(t, &node{}, server, func(t *testing.T, _ *memory, p *Peer, _, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		p := t.p
 		for _, key := range []string{"early", "k"} {
 			got, err := p.Do(t.Context(), get(key))
 			if err != nil || got.Status != StatusHit || string(got.Value) != key {
@@ -95,7 +104,7 @@ func TestWaitingForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := start(m, "a", &node{}), start(m, "b", server)
-		p := connect(t, a, "b")
+		p := connect(t, a)
 		began := time.Now()
 		_, err := p.Do(t.Context(), get("k"))
 		if took := time.Since(began); !errors.Is(err, ErrTimeout) || took < 6*time.Second || took > 6200*time.Millisecond {
@@ -118,7 +127,8 @@ func TestOrphans(t *testing.T) {
 		}
 		return true
 	}}
-	pair(t, asker, server, func(t *testing.T, m *memory, p *Peer, _, _ *Transport) {
+	pair(t, asker, server, func(t *bubble) {
+		m, p := t.m, t.p
 		m.gate("b").shut()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -167,13 +177,14 @@ func TestLaneLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := start(m, "a", &node{}), start(m, "b", server)
-		p := connect(t, a, "b")
-		calls := make([]*Call, 500)
-		batch := NewBatch(len(calls))
-		for i := range calls {
-			calls[i] = a.NewCall()
-			calls[i].Request = *get(fmt.Sprint(i))
+		p := connect(t, a)
+		var calls []*Call
+		for i := range 500 {
+			c := a.NewCall()
+			c.Request = *get(fmt.Sprint(i))
+			calls = append(calls, c)
 		}
+		batch := NewBatch(len(calls))
 		p.StartBatch(calls, batch)
 		single := a.NewCall()
 		single.Request = *get("single")
@@ -315,7 +326,8 @@ func TestBatch(t *testing.T) {
 		}
 		return true
 	}}
-	pair(t, &node{}, server, func(t *testing.T, _ *memory, p *Peer, a, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		p, a := t.p, t.a
 		calls := make([]*Call, 10_000)
 		for i := range calls {
 			calls[i] = a.NewCall()
@@ -356,7 +368,8 @@ func TestStartNeverBlocks(t *testing.T) {
 		rep.Status = StatusStored
 		return true
 	}}
-	pair(t, &node{}, server, func(t *testing.T, m *memory, p *Peer, a, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		m, p, a := t.m, t.p, t.a
 		m.gate("b").shut()
 		value := make([]byte, InlineValueBytes)
 		var calls []*Call
@@ -408,7 +421,8 @@ func TestMisbehavingPeer(t *testing.T) {
 		*rep = r
 		return true
 	}}
-	pair(t, &node{}, server, func(t *testing.T, _ *memory, p *Peer, _, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		p := t.p
 		for range 100 { // ids are used again and again
 			var callers sync.WaitGroup
 			for i := range 5 {
@@ -429,7 +443,8 @@ func TestMisbehavingPeer(t *testing.T) {
 
 // Beyond the lane's limits calls fail at once, and everything ends when the peer is found silent.
 func TestBusy(t *testing.T) {
-	pair(t, &node{}, &node{}, func(t *testing.T, m *memory, p *Peer, a, _ *Transport) {
+	pair(t, &node{}, &node{}, func(t *bubble) {
+		m, p, a := t.m, t.p, t.a
 		m.gate("b").shut()
 		began := time.Now()
 		var calls []*Call
@@ -494,7 +509,8 @@ func TestLargeValues(t *testing.T) {
 		*rep = answer
 		return true
 	}}
-	pair(t, &node{}, server, func(t *testing.T, _ *memory, p *Peer, _, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		p := t.p
 		sizes := []int{0, 1, scatterBytes, InlineValueBytes, InlineValueBytes + 1, 1 << 20, 4<<20 - 1, 4 << 20, 4<<20 + 1, 8 << 20, MaxValueBytes}
 		for _, size := range sizes {
 			value := bytes.Repeat([]byte{byte(size%251) + 1}, size)
@@ -542,7 +558,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		a, b := start(m, "a", &node{}), start(m, "b", server)
-		p := connect(t, a, "b")
+		p := connect(t, a)
 		for _, key := range []string{"wait", "absent", "busy", "failed"} {
 			for range 200 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -567,7 +583,8 @@ func TestBreakerStaysClosed(t *testing.T) {
 // A call that waits at a peer which then freezes does not wait for its whole budget: case transport-16.
 func TestFrozenWhileWaiting(t *testing.T) {
 	server := &node{serve: func(*Session, uint32, *Request, *Reply) bool { return false }}
-	pair(t, &node{}, server, func(t *testing.T, m *memory, p *Peer, a, b *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		m, p, a := t.m, t.p, t.a
 		c := a.NewCall()
 		c.Request = *get("k")
 		c.Request.Budget = time.Minute
@@ -610,7 +627,8 @@ func TestManyWait(t *testing.T) {
 		})
 		return false
 	}}
-	pair(t, &node{}, server, func(t *testing.T, _ *memory, p *Peer, _, _ *Transport) {
+	pair(t, &node{}, server, func(t *bubble) {
+		p := t.p
 		began := time.Now()
 		var callers sync.WaitGroup
 		for i := range 1500 {
