@@ -136,12 +136,12 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 	if err != nil {
 		return nil, err
 	}
-	if in.Req.Op == OpGet && in.Req.Token != (Token{}) {
-		if rep, ok := t.parcels.take(s.Member, in.Req.Token.Number, t.now()); ok {
+	if token := in.Req.Token; token.Incarnation == t.cfg.Self.Incarnation && (in.Req.Op == OpGet || in.Req.Op == OpPeek) {
+		if rep, ok := t.parcels.take(s.Member, token.Number, t.now()); ok {
 			out.Rep = rep
 			return out, nil
 		}
-		in.Req.Token = Token{} // ask for it anew
+		in.Req.Token = Token{} // it is asked for anew
 	}
 	if !t.register(s) {
 		return nil, errDraining()

@@ -14,7 +14,7 @@ const maxRenewals = 64
 // runCohere opens the coherence stream of a peer's log and follows it until it ends.
 func (p *Peer) runCohere() error {
 	ctx, cancel := context.WithCancel(p.ctx)
-	st, err := p.conn.NewStream(ctx, cohereDesc(), cohereMethod, grpc.WaitForReady(true))
+	st, err := p.open(ctx, cohereDesc(), cohereMethod)
 	if err != nil {
 		cancel()
 		return err

@@ -408,6 +408,44 @@ func abandon(t *testing.T, outcomes map[string]int, calls []*Call) {
 	}
 }
 
+// What a get of 1 KB allocates at both ends together: one is the value, the rest is gRPC's, per frame. There is slack for pools that the race
+// detector and the garbage collector empty, and for renewals.
+func TestGetAllocations(t *testing.T) {
+	value := make([]byte, 1024)
+	a, b, p := loopback(t, &node{}, &node{serve: func(_ *Session, _ uint32, _ *Request, rep *Reply) bool {
+		rep.Status, rep.Value, rep.HasValue = StatusHit, value, true
+		return true
+	}})
+	req := get("k")
+	one := func() {
+		if _, err := p.Do(context.Background(), req); err != nil {
+			t.Error(err)
+		}
+	}
+	calls := make([]*Call, MaxBatchOps)
+	batch := func() {
+		for i := range calls {
+			calls[i] = a.NewCall()
+			calls[i].Request = *req
+		}
+		b := NewBatch(len(calls))
+		p.StartBatch(calls, b)
+		<-b.Done()
+		for _, c := range calls {
+			c.Free()
+		}
+	}
+	batch()
+	one()
+	if got := testing.AllocsPerRun(200, one); got > 24 {
+		t.Errorf("a get alone: %v allocations, want at most 24", got)
+	}
+	if got := testing.AllocsPerRun(20, batch) / MaxBatchOps; got > 2 {
+		t.Errorf("a get of a batch: %v allocations, want at most 2", got)
+	}
+	shut(t, a, b)
+}
+
 func benchmarkGet(b *testing.B, callers, size int) {
 	value := make([]byte, size)
 	serve := func(_ *Session, _ uint32, _ *Request, rep *Reply) bool {

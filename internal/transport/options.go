@@ -29,8 +29,8 @@ const (
 	keepaliveTimeout = time.Second      // also the kernel's limit for unacknowledged data
 	keepaliveMin     = 5 * time.Second  // what a client may do
 	maxIdle          = 5 * time.Minute  // a connection without streams is closed
-	connectTimeout   = 250 * time.Millisecond
-	acceptTimeout    = 5 * time.Second // for TLS and HTTP/2 preface of a new connection
+	connectTimeout   = time.Second      // no call waits for it: calls go to lanes that are up
+	acceptTimeout    = 5 * time.Second  // for TLS and HTTP/2 preface of a new connection
 )
 
 // dial returns a connection to addr, which is made when it is first used.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -186,7 +187,7 @@ func (p *Peer) explain(err error) {
 func (p *Peer) runLane(i int) error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
-	st, err := p.conn.NewStream(ctx, laneDesc(), laneMethod, grpc.WaitForReady(true))
+	st, err := p.open(ctx, laneDesc(), laneMethod)
 	if err != nil {
 		return err
 	}
@@ -212,6 +213,16 @@ func (p *Peer) runLane(i int) error {
 			return err
 		}
 	}
+}
+
+// open opens a stream as soon as the peer can be reached; if that is not at once, it keeps the reason.
+func (p *Peer) open(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, error) {
+	st, err := p.conn.NewStream(ctx, desc, method)
+	if status.Code(err) != codes.Unavailable {
+		return st, err
+	}
+	p.explain(err)
+	return p.conn.NewStream(ctx, desc, method, grpc.WaitForReady(true))
 }
 
 // heard notes that the peer lives.

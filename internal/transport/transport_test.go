@@ -274,6 +274,19 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
+// A peer that cannot be reached says why.
+func TestUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(newMemory(), "a", &node{})
+		a.SetPeers([]PeerAddr{{ID: "b", Addr: "b"}})
+		time.Sleep(time.Minute)
+		if s := a.Peer("b").Status(); s.Ready || !strings.Contains(s.Reason, "connection refused") {
+			t.Errorf("got %+v", s)
+		}
+		shut(t, a)
+	})
+}
+
 // A client of another protocol version, or without a hello, is refused by the server too.
 func TestHandshakeVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -519,14 +532,18 @@ func TestLargeValues(t *testing.T) {
 			if rep, err := p.Do(t.Context(), set); err != nil || rep.Status != StatusStored {
 				t.Fatalf("set %d: got %+v, %v", size, rep.Status, err)
 			}
-			for _, suffix := range []string{"", "-late"} {
-				rep, err := p.Do(t.Context(), get(key+suffix))
+			for _, suffix := range []string{"", "-late", "-peek"} {
+				req := get(key + suffix)
+				if suffix == "-peek" {
+					req.Op, req.Key = OpPeek, key
+				}
+				rep, err := p.Do(t.Context(), req)
 				if err != nil || rep.Status != StatusHit || !bytes.Equal(rep.Value, value) || !rep.HasValue || rep.Seq != 5 {
 					t.Errorf("get %d%s: got status %d, %d bytes, %v", size, suffix, rep.Status, len(rep.Value), err)
 				}
 			}
 		}
-		if got, want := served.Load(), int64(3*len(sizes)); got != want {
+		if got, want := served.Load(), int64(4*len(sizes)); got != want {
 			t.Errorf("the handler was asked %d times, want %d: large answers are picked up, not asked for again", got, want)
 		}
 		tooLarge := &Request{Op: OpSet, Keyspace: "ks", Key: "k", Value: make([]byte, MaxValueBytes+1), HasValue: true}
