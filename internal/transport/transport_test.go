@@ -205,9 +205,7 @@ func TestLaneLoss(t *testing.T) {
 			}
 			c.Free()
 		}
-		if p.Ready() {
-			t.Error("peer is ready")
-		}
+		await(t, "every lane has seen the end", func() bool { return !p.Ready() })
 		if _, err := p.Do(t.Context(), get("k")); !errors.Is(err, ErrDown) {
 			t.Errorf("got %v, want %v", err, ErrDown)
 		}
