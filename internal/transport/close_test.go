@@ -80,7 +80,7 @@ func TestCloseEnds(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			var wg sync.WaitGroup
-			for range 4 { // case transport-11
+			for range 4 { // Case transport-11.
 				wg.Go(func() {
 					if err := b.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("Close: got %v, want %v", err, context.DeadlineExceeded)

@@ -595,7 +595,7 @@ func TestBreakerStaysClosed(t *testing.T) {
 	})
 }
 
-// A call that waits at a peer which then freezes does not wait for its whole budget: case transport-16.
+// A call that waits at a peer which then freezes does not wait for its whole budget. Case transport-16.
 func TestFrozenWhileWaiting(t *testing.T) {
 	server := &node{serve: func(*Session, uint32, *Request, *Reply) bool { return false }}
 	pair(t, &node{}, server, func(t *bubble) {
