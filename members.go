@@ -61,6 +61,18 @@ func (n *Node) followed(id string) *followed {
 	return f
 }
 
+// keepFollowing forgets what is known of members that are not in m. Whatever came from them has been dropped with the change of the
+// ring.
+func (n *Node) keepFollowing(m *members) {
+	n.followMu.Lock()
+	defer n.followMu.Unlock()
+	for id := range n.follows {
+		if m.Ring.Index(id) < 0 {
+			delete(n.follows, id)
+		}
+	}
+}
+
 // missing returns the number of members to which a lane or the coherence stream is not up.
 func (m *members) missing(now int64) int {
 	n := 0
@@ -114,6 +126,7 @@ func (n *Node) becomeLocked(v *membership.View, known bool) {
 	for _, ks := range *n.keyspaces.Load() {
 		ks.moved(old, m)
 	}
+	n.keepFollowing(m)
 	if known && (old == nil || !old.known) {
 		close(n.joined)
 	}

@@ -50,9 +50,12 @@ type Node struct {
 	followMu sync.Mutex // guards follows
 	follows  map[string]*followed
 
-	// mu guards table, changes of members and keyspaces, and stopped. Lock order: mu, then a shard lock.
-	mu      sync.Mutex
-	table   *membership.Table
+	// mu guards table and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
+	mu    sync.Mutex
+	table *membership.Table
+
+	// runMu guards stopped and the adding to wg. It is a leaf: every load takes it, and a change of the ring must not hold it.
+	runMu   sync.Mutex
 	stopped bool // no goroutine may be started any more
 	wg      sync.WaitGroup
 }
@@ -235,8 +238,8 @@ func (n *Node) ReadyWarm(ctx context.Context) error { return n.Ready(ctx) }
 
 // run starts a goroutine that Close waits for. False: the node is stopped, and f will not run.
 func (n *Node) run(name string, f func()) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.runMu.Lock()
+	defer n.runMu.Unlock()
 	if n.stopped {
 		return false
 	}
@@ -397,9 +400,9 @@ func (n *Node) close(ctx context.Context) {
 		}
 	}
 	// 4. The node's own goroutines.
-	n.mu.Lock()
+	n.runMu.Lock()
 	n.stopped = true
-	n.mu.Unlock()
+	n.runMu.Unlock()
 	n.wg.Wait()
 	// 5. The memory.
 	for _, ks := range *n.keyspaces.Load() {
