@@ -409,8 +409,9 @@ func TestCallersAfterAnInvalidationDoNotShareAnOldLoad(t *testing.T) {
 		t.Run(fmt.Sprint("cut=", cut), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := testcluster.Bubble(t, 3)
-				took := 8 * time.Second
-				db := newDatabase(func() time.Duration { return took })
+				var took atomic.Int64
+				took.Store(int64(8 * time.Second))
+				db := newDatabase(func() time.Duration { return time.Duration(took.Load()) })
 				caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load})
 				key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
 				db.write(key, 1)
@@ -421,7 +422,7 @@ func TestCallersAfterAnInvalidationDoNotShareAnOldLoad(t *testing.T) {
 					}
 				})
 				time.Sleep(time.Second)
-				took = time.Second
+				took.Store(int64(time.Second))
 				if cut {
 					c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
 				}
