@@ -95,7 +95,9 @@ func (c *Call) drop(p *Peer) {
 // fail completes the call without an answer.
 func (c *Call) fail(p *Peer, err error) {
 	c.Reply, c.Err = Reply{}, err
-	p.errors.Add(1)
+	if !c.ping {
+		p.errors.Add(1)
+	}
 	c.complete(p)
 }
 

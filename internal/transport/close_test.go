@@ -192,3 +192,26 @@ func TestChurn(t *testing.T) {
 		shut(t, append(others, a)...)
 	})
 }
+
+// Own calls end when the transport is closed in the middle of them.
+func TestCloseUnderLoad(t *testing.T) {
+	for i := range 20 {
+		a, b, p := loopback(t, &node{}, &node{})
+		var wg sync.WaitGroup
+		for range 300 {
+			wg.Go(func() {
+				req := get("k")
+				req.Op, req.Value = OpSet, make([]byte, 2<<10)
+				for {
+					if _, err := p.Do(context.Background(), req); err != nil {
+						return
+					}
+				}
+			})
+		}
+		await(t, "load", func() bool { return p.Status().Requests > uint64(1000+100*i) })
+		shut(t, a)
+		wg.Wait()
+		shut(t, b)
+	}
+}

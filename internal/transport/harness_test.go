@@ -257,11 +257,13 @@ func connect(tb testing.TB, t *Transport) *Peer {
 
 func await(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
 	for range 4000 {
 		if ok() {
 			return
 		}
-		time.Sleep(2 * time.Millisecond)
+		<-tick.C
 	}
 	tb.Fatalf("gave up waiting: %s", what)
 }

@@ -284,36 +284,17 @@ func (l *lane) receive(f *replyFrame) error {
 	if f.Draining {
 		l.draining.Store(true)
 	}
-	wake, finish := false, false
-	next := int64(math.MaxInt64)
 	l.mu.Lock()
 	if int(f.Acked) > len(l.unacked) {
 		l.mu.Unlock()
 		return errMalformed
 	}
-	for i, id := range f.IDs {
-		index := id & (maxSlots - 1)
-		if int(index) >= len(l.slots) {
-			continue
-		}
-		s := &l.slots[index]
-		if s.call == nil || s.id(index) != id || s.phase == phaseQueued {
-			continue // answered before, or never asked
-		}
-		if f.Reps[i].Status == StatusWaiting {
-			next = min(next, l.waitLocked(s))
-			if b := s.call.batch; b != nil {
-				s.call.batch = nil
-				l.detached = append(l.detached, b)
-			}
-			continue
-		}
-		l.answered = append(l.answered, answeredCall{l.releaseLocked(index), i})
-	}
+	next := l.matchLocked(f)
 	for _, sent := range l.unacked[:f.Acked] {
 		l.bytes -= sent.bytes
 	}
 	l.unacked = l.unacked[:copy(l.unacked, l.unacked[f.Acked:])]
+	wake, finish := false, false
 	if !l.sending && !l.half {
 		wake = len(l.queue) > 0 && l.openLocked()
 		finish = l.draining.Load() && l.quick == 0 && l.waiting == 0
@@ -325,9 +306,44 @@ func (l *lane) receive(f *replyFrame) error {
 	if next != math.MaxInt64 {
 		l.p.arm(next)
 	}
-	if wake && !l.handOver() {
-		return ErrDown // the peer is being closed
+	closed := wake && !l.handOver() // first, so that the next frame is on its way while these calls wake up
+	l.settle(f)
+	if finish {
+		_ = l.st.CloseSend() // always nil; the peer ends the stream
 	}
+	if closed {
+		return ErrDown
+	}
+	return nil
+}
+
+// matchLocked takes the calls that a frame answers out of their slots. It returns when to look after those that wait now.
+func (l *lane) matchLocked(f *replyFrame) (next int64) {
+	next = math.MaxInt64
+	for i, id := range f.IDs {
+		index := id & (maxSlots - 1)
+		if int(index) >= len(l.slots) {
+			continue
+		}
+		s := &l.slots[index]
+		if s.call == nil || s.id(index) != id || s.phase == phaseQueued {
+			continue // answered before, or never asked
+		}
+		if f.Reps[i].Status != StatusWaiting {
+			l.answered = append(l.answered, answeredCall{l.releaseLocked(index), i})
+			continue
+		}
+		next = min(next, l.waitLocked(s))
+		if b := s.call.batch; b != nil {
+			s.call.batch = nil
+			l.detached = append(l.detached, b)
+		}
+	}
+	return next
+}
+
+// settle completes the calls that matchLocked found, and lets go of those that wait.
+func (l *lane) settle(f *replyFrame) {
 	for _, a := range l.answered {
 		l.p.answered(a.call, &f.Reps[a.index], l.incarnation)
 	}
@@ -338,10 +354,6 @@ func (l *lane) receive(f *replyFrame) error {
 	}
 	clear(l.detached)
 	l.detached = l.detached[:0]
-	if finish {
-		_ = l.st.CloseSend() // always nil; the peer ends the stream
-	}
-	return nil
 }
 
 // waitLocked notes that the peer keeps the call until it has an answer. It returns when to look after it.

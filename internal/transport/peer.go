@@ -8,22 +8,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // spillAt is the number of unanswered calls on a lane from which the next lane is used too. Lower: smaller frames, more CPU per call; higher: one
 // core's worth of decoding bounds the peer.
 const spillAt = 64
-
-// Between attempts to open a stream. The connection itself has gRPC's backoff, with the same bounds: a member that is back is
-// used again within a second. Why not ClientConn.ResetConnectBackoff when it is heard of: in grpc-go v1.85.0 it reads a map that
-// the connection's own goroutine writes.
-const (
-	minBackoff       = 50 * time.Millisecond
-	maxBackoff       = 500 * time.Millisecond
-	handshakeTimeout = time.Second
-)
 
 // Peer is the client's side of the connection to one member. Safe for concurrent use.
 type Peer struct {
@@ -130,136 +119,6 @@ func (p *Peer) close() {
 		_ = bulk.Close()
 	}
 	p.wg.Wait()
-}
-
-// keep runs a stream again and again until the peer is closed.
-func (p *Peer) keep(run func() error) {
-	wait := minBackoff
-	for {
-		began := p.t.now()
-		err := run()
-		if p.ctx.Err() != nil {
-			return
-		}
-		p.explain(err)
-		if p.t.now()-began > int64(maxBackoff) {
-			wait = minBackoff
-		}
-		select {
-		case <-p.ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, maxBackoff)
-	}
-}
-
-// answered passes an answer of a lane to its call, or goes for the large value that it announces.
-func (p *Peer) answered(c *Call, rep *Reply, incarnation uint64) {
-	if rep.Status != StatusLarge {
-		c.Reply = *rep
-		c.Reply.Incarnation = incarnation
-		c.complete(p)
-		return
-	}
-	if c.ping || c.state.Load() == callAbandoned {
-		c.drop(p)
-		return
-	}
-	c.parcel = rep.Token
-	p.startBulk(c)
-}
-
-// explain keeps why a stream ended, and logs what is new.
-func (p *Peer) explain(err error) {
-	reason := "stream ended"
-	if s, ok := status.FromError(err); ok && err != nil {
-		reason = s.Message()
-	} else if err != nil {
-		reason = err.Error()
-	}
-	if old := p.reason.Swap(&reason); old == nil || *old != reason {
-		p.t.cfg.Logger.Info("nearcache: stream to peer ended", "peer", p.id, "addr", p.addr, "reason", reason)
-	}
-}
-
-// runLane opens lane i and receives on it until it ends. The error says why.
-func (p *Peer) runLane(i int) error {
-	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	st, err := p.open(ctx, laneDesc(), laneMethod)
-	if err != nil {
-		return err
-	}
-	f := &replyFrame{}
-	if err := p.shake(st, cancel, &requestFrame{Hello: p.t.hello()}, f, func() *hello { return f.Hello }); err != nil {
-		return err
-	}
-	l := &lane{p: p, st: st, cancel: cancel, incarnation: f.Hello.Incarnation}
-	p.incarnation.Store(f.Hello.Incarnation)
-	p.heard(f)
-	p.lanes[i].Store(l)
-	p.reason.Store(nil)
-	defer p.loseLane(i, l)
-	if err := l.receive(f); err != nil { // it may say that the peer drains
-		return err
-	}
-	for {
-		if err := st.RecvMsg(f); err != nil {
-			return err
-		}
-		p.heard(f)
-		if err := l.receive(f); err != nil {
-			return err
-		}
-	}
-}
-
-// open opens a stream as soon as the peer can be reached; if that is not at once, it keeps the reason.
-func (p *Peer) open(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, error) {
-	st, err := p.conn.NewStream(ctx, desc, method)
-	if status.Code(err) != codes.Unavailable {
-		return st, err
-	}
-	p.explain(err)
-	return p.conn.NewStream(ctx, desc, method, grpc.WaitForReady(true))
-}
-
-// heard notes that the peer lives.
-func (p *Peer) heard(f *replyFrame) {
-	p.frames.Add(1)
-	p.lastContact.Store(p.t.now())
-	p.view.Store(f.View)
-	p.inView.Store(f.InView)
-	if p.suspect.Load() {
-		p.suspect.Store(false)
-	}
-}
-
-// loseLane takes a lane out of use and fails its calls.
-func (p *Peer) loseLane(i int, l *lane) {
-	p.lanes[i].Store(nil)
-	l.close(ErrDown)
-	if p.pickAny() == nil {
-		p.suspect.Store(false) // not needed to keep calls away any more
-		p.resetBulk()
-	}
-}
-
-// shake sends the hello of a stream and waits for the peer's.
-func (p *Peer) shake(st grpc.ClientStream, cancel context.CancelFunc, send, recv any, got func() *hello) error {
-	late := time.AfterFunc(handshakeTimeout, cancel)
-	defer late.Stop()
-	if err := st.SendMsg(send); err != nil {
-		if err2 := st.RecvMsg(recv); err2 != nil { // tells why
-			return err2
-		}
-		return err
-	}
-	if err := st.RecvMsg(recv); err != nil {
-		return err
-	}
-	return p.t.checkServer(got(), p.id, p.addr)
 }
 
 // ID returns the member's ID.
