@@ -25,7 +25,7 @@ var page string
 
 // Handler serves what the node knows, to be mounted under any prefix with http.StripPrefix:
 //
-//	/            a page for people
+//	/            a page for people, which refreshes itself unless asked with ?refresh=off
 //	/stats.json  Stats as JSON, durations in nanoseconds
 //	/key         one key's place: ?keyspace=...&key=..., as JSON
 //
@@ -109,6 +109,7 @@ func (h *handler) servePage(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
 	err := h.page.Execute(&b, map[string]any{
 		"Stats": st, "Keyspaces": rows, "Config": h.node.cfg, "Addr": h.node.Addr(), "Started": time.Since(h.node.started),
+		"Refresh": r.URL.Query().Get("refresh") != "off",
 	})
 	if err != nil {
 		http.Error(w, "page: "+err.Error(), http.StatusInternalServerError)
