@@ -1,6 +1,7 @@
 package nearcache
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,7 @@ func (o *ownView) invalidated(keys []string, at, now int64, bound time.Duration)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, k := range keys {
-		o.keys.Add(k, at)
+		o.keys.Add(strings.Clone(k), at) // the caller may reuse its memory
 	}
 	o.until.Store(now + int64(bound))
 }
