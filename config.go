@@ -47,8 +47,9 @@ type NodeConfig struct {
 	Bound time.Duration
 	// PeerTimeout is how long a peer may take to answer or acknowledge before it is passed over. 0 means 50 ms.
 	PeerTimeout time.Duration
-	// TLS secures the peer connections in both directions; client certificates are required. Nil: plaintext, on loopback
-	// addresses only unless Plaintext.
+	// TLS secures the peer connections in both directions, with TLS 1.3. Members must show a certificate signed by one of ClientCAs, by
+	// default RootCAs, whatever ClientAuth says; its callbacks make rotation possible. Nil: plaintext, on loopback addresses only
+	// unless Plaintext.
 	TLS *tls.Config
 	// Plaintext allows unencrypted peers on other addresses. An open peer port reads all that the loaders can.
 	Plaintext bool

@@ -44,7 +44,8 @@ type Config struct {
 
 	// Dial opens a connection; nil: TCP, and never through a proxy.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// TLS is used in both directions, on top of Dial and Serve's listeners; nil: plain text.
+	// TLS is used in both directions, on top of Dial and Serve's listeners; nil: plain text. Members have to show certificates, and speak
+	// TLS 1.3, whatever it says.
 	TLS *tls.Config
 
 	// PeerTimeout is how long a peer may take from a request's sending to its answer or to StatusWaiting. Longer without any sign of

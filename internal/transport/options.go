@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"math"
 	"net"
 	"time"
@@ -41,7 +42,7 @@ func (t *Transport) dial(addr string) (*grpc.ClientConn, error) {
 func (t *Transport) dialWindow(addr string, window int32) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if t.cfg.TLS != nil {
-		creds = credentials.NewTLS(t.cfg.TLS)
+		creds = credentials.NewTLS(modern(t.cfg.TLS))
 	}
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(creds),
@@ -70,11 +71,40 @@ func (t *Transport) dialWindow(addr string, window int32) (*grpc.ClientConn, err
 	)
 }
 
+// modern returns cfg with at least TLS 1.3: members are never older than that.
+func modern(cfg *tls.Config) *tls.Config {
+	cfg = cfg.Clone()
+	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
+	return cfg
+}
+
+// mutual returns the configuration of the server's side: whatever cfg says of clients, they have to show a certificate that one of
+// ClientCAs, or else of RootCAs, has signed. That holds for what GetConfigForClient returns too.
+func mutual(cfg *tls.Config) *tls.Config {
+	cfg = modern(cfg)
+	cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	if cfg.ClientCAs == nil {
+		cfg.ClientCAs = cfg.RootCAs
+	}
+	if choose := cfg.GetConfigForClient; choose != nil {
+		cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := choose(hello)
+			if chosen == nil || err != nil {
+				return nil, err
+			}
+			chosen = chosen.Clone()
+			chosen.GetConfigForClient = nil // it is not asked again
+			return mutual(chosen), nil
+		}
+	}
+	return cfg
+}
+
 // newServer returns the server of all listeners.
 func (t *Transport) newServer() *grpc.Server {
 	creds := insecure.NewCredentials()
 	if t.cfg.TLS != nil {
-		creds = credentials.NewTLS(t.cfg.TLS)
+		creds = credentials.NewTLS(mutual(t.cfg.TLS))
 	}
 	s := grpc.NewServer(
 		grpc.Creds(creds),

@@ -35,13 +35,26 @@ func mutualTLS(t *testing.T) *tls.Config {
 	pool.AddCert(cert)
 	return &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+		RootCAs:      pool,
 	}
 }
 
-// Members with certificates of the same authority talk; others, and those without TLS, do not get in.
+// bare is a configuration that trusts a server and shows no certificate.
+func bare(c *tls.Config) *tls.Config { return &tls.Config{RootCAs: c.RootCAs} }
+
+// Members with certificates of the same authority talk; others, those without a certificate, and those without TLS do not get in,
+// although nothing in the configuration asks clients for certificates.
 func TestTLS(t *testing.T) {
 	trusted := mutualTLS(t)
+	for name, server := range map[string]*tls.Config{
+		"fixed":  trusted,
+		"chosen": {RootCAs: trusted.RootCAs, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return trusted, nil }},
+	} {
+		t.Run(name, func(t *testing.T) { testTLS(t, trusted, server) })
+	}
+}
+
+func testTLS(t *testing.T, trusted, server *tls.Config) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,9 +68,10 @@ func TestTLS(t *testing.T) {
 		m.SetPeers([]PeerAddr{{ID: "b", Addr: addr}})
 		return m
 	}
-	b := member("b", addr, trusted)
+	b := member("b", addr, server)
 	b.Serve(l)
 	a, stranger, plain := member("a", "a", trusted), member("c", "c", mutualTLS(t)), member("d", "d", nil)
+	nameless := member("e", "e", bare(trusted))
 	await(t, "peer is ready", a.Peer("b").Ready)
 	if rep, err := a.Peer("b").Do(t.Context(), get("k")); err != nil || string(rep.Value) != "k" {
 		t.Errorf("got %+v, %v", rep, err)
@@ -66,10 +80,10 @@ func TestTLS(t *testing.T) {
 	if _, err := a.Peer("b").Do(t.Context(), large); err != nil {
 		t.Error(err)
 	}
-	for _, m := range []*Transport{stranger, plain} {
+	for _, m := range []*Transport{stranger, plain, nameless} {
 		if s := m.Peer("b").Status(); s.Connected {
 			t.Errorf("%s got in: %+v", m.cfg.Self.ID, s)
 		}
 	}
-	shut(t, a, stranger, plain, b)
+	shut(t, a, stranger, plain, nameless, b)
 }
