@@ -117,9 +117,11 @@ func (ks *keyspace) giveBack(m *members, target int, req *transport.Request) (tr
 		const pause = 20 * time.Millisecond
 		ctx, cancel := context.WithTimeout(n.ctx, ks.policy.leaseLife())
 		defer cancel()
-		for err := error(transport.ErrDown); err != nil && sleep(ctx, pause); {
+		for sleep(ctx, pause) {
 			again.Age = time.Duration(n.clock.Exact() - loaded)
-			_, err = m.peers[target].Do(ctx, &again)
+			if _, err := m.peers[target].Do(ctx, &again); err == nil {
+				return
+			}
 		}
 	})
 	return rep, err
