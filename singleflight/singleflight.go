@@ -13,8 +13,10 @@ package singleflight
 import (
 	"context"
 	"hash/maphash"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 const shards = 64 // a power of two
@@ -34,7 +36,7 @@ type shard[T, S any] struct {
 
 // Flight is one shared call.
 type Flight[T, S any] struct {
-	// Key is what the flight fetches.
+	// Key is what the flight fetches. It belongs to the flight, which may outlive every caller's string.
 	Key string
 	// Started is when it began, on the clock of whoever called Join.
 	Started int64
@@ -52,7 +54,12 @@ type Flight[T, S any] struct {
 	cancel context.CancelFunc
 	value  T
 	err    error
+
+	short [shortKey]byte // holds Key if it fits, which spares an allocation
 }
+
+// shortKey is the length of keys that need no memory of their own.
+const shortKey = 40
 
 // New returns an empty group.
 func New[T, S any]() *Group[T, S] {
@@ -69,7 +76,7 @@ func (g *Group[T, S]) shard(key string) *shard[T, S] {
 
 // Join returns the flight of key. It joins the one under way if that began at or after oldest and still takes callers;
 // otherwise it starts a new one, which splits the old, and reports that the caller leads it. A leader must see to it
-// that Finish is called. Every caller must call Wait or Leave once. The flight keeps key.
+// that Finish is called. Every caller must call Wait or Leave once. key may alias a buffer.
 func (g *Group[T, S]) Join(key string, now, oldest int64) (f *Flight[T, S], leads bool) {
 	s := g.shard(key)
 	s.mu.Lock()
@@ -80,9 +87,19 @@ func (g *Group[T, S]) Join(key string, now, oldest int64) (f *Flight[T, S], lead
 		}
 		f.split.Store(true)
 	}
-	f = &Flight[T, S]{Key: key, Started: now, home: s, joinable: true, refs: 1}
-	s.flights[key] = f
+	f = &Flight[T, S]{Started: now, home: s, joinable: true, refs: 1}
+	f.Key = f.own(key)
+	s.flights[f.Key] = f
 	return f, true
+}
+
+// own returns a copy of key that belongs to the flight.
+func (f *Flight[T, S]) own(key string) string {
+	if len(key) > shortKey {
+		return strings.Clone(key)
+	}
+	n := copy(f.short[:], key)
+	return unsafe.String(&f.short[0], n) // short is written once, before anybody has seen the flight
 }
 
 // Current returns the flight of key that is under way, or nil.

@@ -1,13 +1,16 @@
 package singleflight
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 )
 
 type group = Group[string, struct{}]
@@ -47,13 +50,19 @@ func TestCallersShareAFlight(t *testing.T) {
 	})
 }
 
+// Case L1-15.
 func TestTheKeyIsTheFlightsOwn(t *testing.T) {
-	g := New[string, struct{}]()
-	b := []byte("key")
-	f, _ := g.Join(string(b), 0, 0)
-	copy(b, "xxx")
-	if f.Key != "key" || g.Current("key") != f {
-		t.Error("the flight lost its key")
+	for _, n := range []int{0, 1, shortKey, shortKey + 1, 1000} {
+		g := New[string, struct{}]()
+		b := bytes.Repeat([]byte("k"), n+1)[:n]
+		f, _ := g.Join(unsafe.String(unsafe.SliceData(b), n), 0, 0)
+		want := strings.Repeat("k", n)
+		for i := range b {
+			b[i] = 'x'
+		}
+		if f.Key != want || g.Current(want) != f {
+			t.Errorf("%d bytes: the flight's key is %q after its caller reused the memory", n, f.Key)
+		}
 	}
 }
 
