@@ -79,7 +79,7 @@ func TestNodeConfigProblems(t *testing.T) {
 		"replicas":     {nearcache.NodeConfig{Replicas: 2}, []string{"Replicas over 1 is not available yet"}},
 		"bound":        {nearcache.NodeConfig{Bound: 2 * time.Second}, []string{"Bound"}},
 		"no fencing":   {nearcache.NodeConfig{Bound: -1}, []string{"Bound"}},
-		"weight":       {nearcache.NodeConfig{Weight: 1 << 31}, []string{"Weight"}},
+		"weight":       {nearcache.NodeConfig{Weight: math.MaxInt32}, []string{"Weight"}},
 		"names":        {nearcache.NodeConfig{ID: long, Cluster: long, Zone: long}, []string{"ID", "Cluster", "Zone"}},
 		"no listener":  {nearcache.NodeConfig{Discovery: peers.NewList()}, []string{"Discovery needs"}},
 		"wildcard":     {nearcache.NodeConfig{Listen: "127.0.0.1:0", Advertise: "0.0.0.0:7946"}, []string{"Advertise"}},
