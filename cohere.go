@@ -91,12 +91,22 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 	})
 }
 
-// follow runs f with what this node knows of p's log. Messages of one peer come one after the other.
+// follow runs f with what this node knows of p's log. Messages of one peer come one after the other. What they killed is logged without
+// the lock: a handler is the application's, and may call this node.
 func (n *Node) follow(p *transport.Peer, f func(*followed)) {
 	fo := n.followed(p.ID())
-	fo.mu.Lock()
-	defer fo.mu.Unlock()
-	f(fo)
+	for _, cause := range fo.locked(f) {
+		n.cfg.Logger.Debug("near copies of a member are dropped", "member", fo.id, "cause", cause.String())
+	}
+}
+
+// locked runs f under the lock and returns what was killed.
+func (f *followed) locked(do func(*followed)) (killed []invalidation.Cause) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do(f)
+	killed, f.killed = f.killed, nil
+	return killed
 }
 
 // apply publishes what a message means and reports whether it counts at all.
@@ -111,7 +121,7 @@ func (f *followed) apply(n *Node, a invalidation.Action) bool {
 		for _, ks := range *n.keyspaces.Load() {
 			ks.local.missed()
 		}
-		n.cfg.Logger.Debug("near copies of a member are dropped", "member", f.id, "cause", a.Kill.String())
+		f.killed = append(f.killed, a.Kill)
 	}
 	f.source.LeaseUntil.Store(a.State.LeaseUntil)
 	return true

@@ -33,8 +33,9 @@ type followed struct {
 	// source is what near copies from the member refer to: killing all of them is one store.
 	source *near.Source
 
-	mu       sync.Mutex // guards follower and the writing of source
+	mu       sync.Mutex // guards follower, killed and the writing of source
 	follower invalidation.Follower
+	killed   []invalidation.Cause // kills that are not logged yet
 
 	trouble atomic.Int64 // when it last did not answer this node
 }
@@ -84,23 +85,30 @@ func (m *members) missing(now int64) int {
 	return n
 }
 
-// setMembers follows discovery. A list that makes no sense changes nothing.
+// setMembers follows discovery. A list that makes no sense changes nothing. It is logged without the lock: a handler is the
+// application's, and may call this node.
 func (n *Node) setMembers(list []peers.Member) {
+	if err := n.update(list); err != nil {
+		n.cfg.Logger.Error("discovery reports a list that makes no sense; the last one stays", "error", err)
+	}
+}
+
+func (n *Node) update(list []peers.Member) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed.Load() {
-		return
+		return nil
 	}
 	now := n.clock.Exact()
 	n.answered.Store(now)
 	changed, err := n.table.Update(list, now)
 	if err != nil {
-		n.cfg.Logger.Error("discovery reports a list that makes no sense; the last one stays", "error", err)
-		return
+		return err
 	}
 	if old := n.members.Load(); changed || !old.known {
 		n.becomeLocked(n.table.View(), true)
 	}
+	return nil
 }
 
 // tickMembers lets a list take effect that had to stand for a while.

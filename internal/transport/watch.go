@@ -89,7 +89,6 @@ func (p *Peer) becomeSuspect() {
 	if !p.suspect.CompareAndSwap(false, true) {
 		return
 	}
-	p.t.cfg.Logger.Warn("nearcache: peer does not answer", "peer", p.id, "addr", p.addr)
 	now := p.t.now()
 	for i := range p.lanes {
 		l := p.lanes[i].Load()
@@ -101,6 +100,8 @@ func (p *Peer) becomeSuspect() {
 		}
 	}
 	p.resetBulk()
+	// Last: a handler is the application's, and may take its time.
+	p.t.cfg.Logger.Warn("nearcache: peer does not answer", "peer", p.id, "addr", p.addr)
 }
 
 // ping sends a request that only asks for a sign of life, if none is under way.
