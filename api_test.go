@@ -214,6 +214,26 @@ func TestGetMany(t *testing.T) {
 	})
 }
 
+// A loader may do with the list of its keys what it likes: each caller gets the value of its own key.
+func TestLoadManyMaySortItsKeys(t *testing.T) {
+	c, err := nearcache.New(nil, "ks", nearcache.Config[string]{LoadMany: func(_ context.Context, keys []string) (map[string]string, error) {
+		found := make(map[string]string)
+		for _, k := range keys {
+			found[k] = "v" + k
+		}
+		slices.Sort(keys)
+		return found, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	got, err := c.GetMany(t.Context(), []string{"c", "a", "b"})
+	if want := map[string]string{"a": "va", "b": "vb", "c": "vc"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
+
 // Case API-2.
 func TestGetManyReportsEachKeyOnItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -228,8 +228,9 @@ func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 		if err != nil {
 			return nil, err
 		}
-		out := make([]outcome, len(keys))
-		for i, k := range keys {
+		out := make([]outcome, len(all))
+		for i, x := range all { // keys belongs to the loader now, which may have sorted it
+			k := x.f.Key
 			v, ok := values[k]
 			out[i].l, out[i].err = c.prepare(k, v, ok, start)
 		}
