@@ -503,3 +503,34 @@ func TestTheCallersOwnView(t *testing.T) {
 		c.Network.HealAll()
 	})
 }
+
+// An invalidation concerns what is read within a Bound after it: a process that goes on invalidating other keys for long does not load
+// again what has been resident all the time.
+func TestOldInvalidationsOfTheCallerCostNoLoads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n1", 0)
+		db.write(key, 1)
+		if _, err := caches[0].Get(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			others := make([]string, 1000)
+			for j := range others {
+				others[j] = fmt.Sprintf("other-%d-%d", i, j)
+			}
+			if err := caches[0].Invalidate(t.Context(), others...); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(900 * time.Millisecond)
+		}
+		if v, err := caches[0].Get(t.Context(), key); v != 1 || err != nil {
+			t.Fatal(v, err)
+		}
+		if got := db.loads.Load(); got != 1 {
+			t.Errorf("got %d loads of a resident key, want 1", got)
+		}
+	})
+}

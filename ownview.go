@@ -14,39 +14,55 @@ import (
 type ownView struct {
 	until atomic.Int64 // nothing is remembered beyond it; 0: nothing is
 
-	mu    sync.Mutex // guards keys and floor
-	keys  *simplelru.LRU[string, int64]
-	floor int64 // for keys that fell out
+	mu   sync.Mutex // guards keys and all
+	keys *simplelru.LRU[string, ownInvalidation]
+	all  ownInvalidation // of the whole keyspace, and of keys that there was no room for
 }
+
+// ownInvalidation is when one began, and until when it is remembered: beyond that it makes no
+// value old, so that a flow of invalidations that never ends costs no loads of other keys. The zero one is over.
+type ownInvalidation struct{ at, until int64 }
+
+// makesOld tells whether a value whose load began at loaded may be older than the invalidation.
+func (i ownInvalidation) makesOld(loaded, now int64) bool { return loaded <= i.at && now < i.until }
 
 const ownKeys = 1 << 14
 
 func newOwnView() *ownView {
-	o := &ownView{}
-	keys, err := simplelru.NewLRU(ownKeys, func(_ string, at int64) { o.floor = max(o.floor, at) })
+	keys, err := simplelru.NewLRU[string, ownInvalidation](ownKeys, nil)
 	if err != nil {
 		panic("nearcache: no room for the caller's own view: " + err.Error()) // the size is positive
 	}
-	o.keys = keys
-	return o
+	return &ownView{keys: keys}
 }
 
 // invalidated remembers that keys were invalidated by a call that began at at and has just returned.
 func (o *ownView) invalidated(keys []string, at, now int64, bound time.Duration) {
+	i := ownInvalidation{at: at, until: now + int64(bound)}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, k := range keys {
-		o.keys.Add(strings.Clone(k), at) // the caller may reuse its memory
+		if o.keys.Len() == ownKeys && !o.keys.Contains(k) {
+			if _, gone, _ := o.keys.RemoveOldest(); now < gone.until {
+				o.coverLocked(gone)
+			}
+		}
+		o.keys.Add(strings.Clone(k), i) // the caller may reuse its memory
 	}
-	o.until.Store(now + int64(bound))
+	o.until.Store(i.until)
 }
 
 // allInvalidated does so for the whole keyspace.
 func (o *ownView) allInvalidated(at, now int64, bound time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.floor = max(o.floor, at)
-	o.until.Store(now + int64(bound))
+	o.coverLocked(ownInvalidation{at: at, until: now + int64(bound)})
+	o.until.Store(o.all.until)
+}
+
+// coverLocked makes all cover i too.
+func (o *ownView) coverLocked(i ownInvalidation) {
+	o.all = ownInvalidation{at: max(o.all.at, i.at), until: max(o.all.until, i.until)}
 }
 
 // old reports whether a value of key whose load began at loaded may be older than an invalidation by this process.
@@ -56,8 +72,8 @@ func (o *ownView) old(key string, loaded, now int64) bool {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	at, ok := o.keys.Peek(key)
-	return loaded <= max(at, o.floor) && (ok || o.floor > 0)
+	i, _ := o.keys.Peek(key)
+	return i.makesOld(loaded, now) || o.all.makesOld(loaded, now)
 }
 
 // tick forgets what is over.
@@ -70,6 +86,6 @@ func (o *ownView) tick(now int64) {
 	if now >= o.until.Load() {
 		o.until.Store(0)
 		o.keys.Purge()
-		o.floor = 0
+		o.all = ownInvalidation{}
 	}
 }
