@@ -234,6 +234,52 @@ func TestLoadManyMaySortItsKeys(t *testing.T) {
 	}
 }
 
+// nilError is an error that is often returned by mistake: a nil pointer that is not a nil error.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+func TestALoaderMayReturnANilPointerAsItsError(t *testing.T) {
+	for name, cfg := range map[string]nearcache.Config[string]{
+		"Load":     {Load: func(context.Context, string) (string, error) { return "", (*nilError)(nil) }},
+		"LoadMany": {LoadMany: func(context.Context, []string) (map[string]string, error) { return nil, (*nilError)(nil) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := nearcache.New(nil, "ks", cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close(context.Background()) })
+			var failed *nearcache.LoadError
+			if _, err := c.Get(t.Context(), "a"); !errors.As(err, &failed) {
+				t.Errorf("Get: got %v, want a *LoadError", err)
+			}
+			if _, err := c.GetMany(t.Context(), []string{"b"}); !errors.As(err, &failed) {
+				t.Errorf("GetMany: got %v, want a *LoadError", err)
+			}
+		})
+	}
+}
+
+// ErrNotFound means the same from LoadMany as from Load.
+func TestLoadManyFindsNothing(t *testing.T) {
+	c, err := nearcache.New(nil, "ks", nearcache.Config[string]{LoadMany: func(context.Context, []string) (map[string]string, error) {
+		return nil, fmt.Errorf("rows: %w", nearcache.ErrNotFound)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	for range 2 {
+		if got, err := c.GetMany(t.Context(), []string{"a", "b"}); len(got) != 0 || err != nil {
+			t.Errorf("got %v, %v, want nothing found", got, err)
+		}
+	}
+	if s := c.Stats(); s.Loads != 2 || s.LoadErrors != 0 || s.NotFound != 4 {
+		t.Errorf("got %d loads, %d errors, %d not found, want 2, 0, 4", s.Loads, s.LoadErrors, s.NotFound)
+	}
+}
+
 // Case API-2.
 func TestGetManyReportsEachKeyOnItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

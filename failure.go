@@ -3,6 +3,7 @@ package nearcache
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -67,7 +68,7 @@ func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Fail
 	if p, ok := errors.AsType[*origin.PanicError](err); ok {
 		err = &PanicError{Value: p.Value}
 	}
-	f.Text = cut(err.Error(), transport.MaxFailureText)
+	f.Text = cut(fmt.Sprint(err), transport.MaxFailureText) // fmt survives the Error method of a nil pointer
 	if kind == transport.FailureLoad {
 		for code, known := range ks.policy.errors {
 			if errors.Is(err, known) {

@@ -225,7 +225,7 @@ func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 		c.count.loads.Add(uint64(len(keys)))
 		start := c.clock.Exact()
 		values, err := c.cfg.LoadMany(ctx, keys)
-		if err != nil {
+		if err != nil && !isNotFound(err) {
 			return nil, err
 		}
 		out := make([]outcome, len(all))
