@@ -534,3 +534,48 @@ func TestOldInvalidationsOfTheCallerCostNoLoads(t *testing.T) {
 		}
 	})
 }
+
+// A member that closes its keyspace answers invalidations that it is unknown, and is right: nobody holds a copy from it any more.
+func TestAClosedKeyspaceLeavesNoNearCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 500 * time.Millisecond })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
+		resident := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		loading := testcluster.Key(c.Nodes[0], "ks", "n0", 1)
+		db.write(resident, 1)
+		db.write(loading, 1)
+		if v, err := caches[1].Get(t.Context(), resident); v != 1 || err != nil {
+			t.Fatal(v, err)
+		}
+		// A load of the owner's own, and a caller elsewhere who waits for it, when the keyspace closes.
+		var wg sync.WaitGroup
+		for i := range 2 {
+			wg.Go(func() {
+				if v, err := caches[i].Get(t.Context(), loading); v != 1 || err != nil {
+					t.Errorf("node %d: got %d, %v, want the value of the load under way", i, v, err)
+				}
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		wg.Go(func() {
+			if err := caches[0].Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+		for _, key := range []string{resident, loading} {
+			db.write(key, 2)
+			if err := caches[2].Invalidate(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wg.Wait()
+		time.Sleep(time.Second)
+		for _, key := range []string{resident, loading} {
+			if v, err := caches[1].Get(t.Context(), key); v != 2 || err != nil {
+				t.Errorf("got %d, %v, want the new value", v, err)
+			}
+		}
+	})
+}

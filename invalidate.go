@@ -250,11 +250,16 @@ func (ks *keyspace) drop(keys []string, minVersion uint64) {
 // dropAll invalidates the whole keyspace on this node.
 func (ks *keyspace) dropAll() {
 	eff := ks.shard.Clear(ks.node.clock.Exact())
-	ks.node.log.Append(invalidation.Event{Keyspace: ks.name, All: true, Epoch: ks.epoch.Add(1)})
+	ks.announceAll()
 	ks.local.forgetAll()
 	ks.carryOut(eff)
 	ks.count.invalidated.Add(uint64(eff.Dropped))
 	ks.node.log.Wake()
+}
+
+// announceAll numbers the end of all copies of the keyspace.
+func (ks *keyspace) announceAll() {
+	ks.node.log.Append(invalidation.Event{Keyspace: ks.name, All: true, Epoch: ks.epoch.Add(1)})
 }
 
 func (ks *keyspace) invalidateAll(ctx context.Context) error {

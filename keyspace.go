@@ -131,6 +131,16 @@ func (ks *keyspace) moved(before, after *members) {
 
 func owned(m *members, hash uint64) bool { return m.known && m.Ring.Owner(hash) == m.Self }
 
+// withdraw lets nobody keep anything more of what this node owns of the keyspace, and has near copies elsewhere dropped: an
+// invalidation that finds the keyspace unknown here has nothing to announce any more.
+//
+// Order: first closed, then the event. An answer that was on its way before is for a flight that the event splits.
+func (ks *keyspace) withdraw() {
+	ks.closed.Store(true)
+	ks.announceAll()
+	ks.node.log.Wake()
+}
+
 // close empties the keyspace for good.
 func (ks *keyspace) close() {
 	ks.closed.Store(true)

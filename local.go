@@ -87,7 +87,7 @@ func (c *Cache[V]) Close(ctx context.Context) error {
 	if !c.node.shut(c.keyspace) {
 		return nil
 	}
-	c.closed.Store(true)
+	c.withdraw()
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	waitIdle(ctx, c.underWay)
