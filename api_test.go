@@ -652,6 +652,48 @@ func TestCloseUnderLoad(t *testing.T) {
 	})
 }
 
+// Closing a keyspace ends the calls under way, and the places that they have in queues elsewhere hold nobody up.
+func TestClosingAKeyspaceEndsItsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		g := newGated()
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load, LoadTimeout: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		// n0 loads; n1, and behind it n2, wait for that.
+		loading, leave := context.WithCancel(t.Context())
+		errs := make([]error, 3)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i, ctx := range []context.Context{loading, t.Context(), t.Context()} {
+			wg.Go(func() { _, errs[i] = caches[i].Get(ctx, key) })
+			time.Sleep(time.Millisecond)
+		}
+		<-g.started
+		// A load of n1's own, for another key.
+		own := testcluster.Key(c.Nodes[0], "ks", "n1", 0)
+		wg.Go(func() {
+			if _, err := caches[1].Get(t.Context(), own); !errors.Is(err, nearcache.ErrClosed) {
+				t.Errorf("the caller of a load: got %v, want ErrClosed", err)
+			}
+		})
+		<-g.started
+		if err := caches[1].Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		leave() // the lease passes to whoever has waited longest
+		<-g.started
+		g.end <- func() (string, error) { return "v", nil }
+		wg.Wait()
+		if !errors.Is(errs[1], nearcache.ErrClosed) || errs[2] != nil {
+			t.Errorf("got %v on the node that closed its keyspace and %v on the other, want ErrClosed and the value", errs[1], errs[2])
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the calls took %v, want the 2 s of Close and a little", took)
+		}
+	})
+}
+
 // Case API-1.
 func TestKeyspacesAndClustersAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ func (ks *keyspace) failureKind(ctx context.Context, err error) transport.Failur
 	var p *origin.PanicError
 	var own *PanicError
 	switch {
-	case ks.node.ctx.Err() != nil:
+	case ks.ctx.Err() != nil:
 		return transport.FailureClosed
 	case ctx.Err() != nil:
 		return transport.FailureCanceled

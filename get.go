@@ -135,6 +135,8 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
 		call.Free()
 	case <-ctx.Done():
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call})
+	case <-c.ctx.Done():
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call})
 	}
 }
 
@@ -210,7 +212,7 @@ const (
 
 // run asks one member after the other until the flight is finished (steps 3 to 5).
 func (x *fetch[V]) run() {
-	stop := context.AfterFunc(x.c.node.ctx, x.f.Abort)
+	stop := context.AfterFunc(x.c.keyspace.ctx, x.f.Abort)
 	defer stop()
 	switch {
 	case x.call != nil:
@@ -329,10 +331,10 @@ func (x *fetch[V]) awaitLocal() {
 	}
 }
 
-// abandoned ends a flight that nobody waits for, or whose node closes.
+// abandoned ends a flight that nobody waits for, or whose keyspace closes.
 func (x *fetch[V]) abandoned() {
 	x.v = settled
-	x.f.Finish(result[V]{}, x.c.node.cutError(context.Canceled))
+	x.f.Finish(result[V]{}, x.c.cutError(context.Canceled))
 }
 
 // next returns the next member to ask, or -1. The first one after the owner stands in for it: all callers choose the same.
@@ -479,9 +481,9 @@ func (n *Node) reachable(ctx context.Context, p *peer) bool {
 	return false
 }
 
-// cutError is what a flight ends with that was cut: ErrClosed when the node closes.
-func (n *Node) cutError(err error) error {
-	if n.ctx.Err() != nil {
+// cutError is what a flight ends with that was cut: ErrClosed when the keyspace or its node closes.
+func (ks *keyspace) cutError(err error) error {
+	if ks.ctx.Err() != nil {
 		return ErrClosed
 	}
 	return err

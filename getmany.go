@@ -204,7 +204,7 @@ func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	stop := context.AfterFunc(c.node.ctx, cancel)
+	stop := context.AfterFunc(c.ctx, cancel)
 	defer stop()
 	var left atomic.Int64
 	left.Store(int64(len(all)))

@@ -1,6 +1,7 @@
 package nearcache
 
 import (
+	"context"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,10 @@ type keyspace struct {
 	epoch   atomic.Uint64 // bumped by InvalidateAll
 	longest atomic.Int64  // lifetime given to an entry here, ns
 	closed  atomic.Bool
+
+	// ctx ends when Close stops waiting for calls under way, of the keyspace or of the node.
+	ctx    context.Context //nolint:containedctx // a lifetime, not a request
+	cancel context.CancelFunc
 }
 
 // local is the typed part of a keyspace, as far as the untyped one needs it.
@@ -92,6 +97,7 @@ func (p policy) leaseLife() time.Duration { return p.longestLoad() + time.Second
 
 func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	ks := &keyspace{name: name, node: n, policy: p, local: l, own: newOwnView()}
+	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
 		Incarnation: n.incarnation,
@@ -144,6 +150,7 @@ func (ks *keyspace) withdraw() {
 // close empties the keyspace for good.
 func (ks *keyspace) close() {
 	ks.closed.Store(true)
+	ks.cancel()
 	ks.carryOut(ks.shard.Close())
 	ks.local.forgetAll()
 }

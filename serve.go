@@ -336,16 +336,16 @@ func (n *Node) Gone(s *transport.Session) {
 
 // Orphan gives back a lease that nobody waits for any more. It implements transport.Handler.
 func (n *Node) Orphan(p *transport.Peer, req *transport.Request, rep *transport.Reply) {
+	release := &transport.Request{
+		Op: transport.OpRelease, Keyspace: req.Keyspace, Key: req.Key, Token: rep.Token,
+		Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
+	}
 	ks, m := n.keyspace(req.Keyspace), n.members.Load()
-	if ks == nil {
-		return // the keyspace was closed: the lease ends by itself
+	if i := m.Ring.Index(p.ID()); ks != nil && i >= 0 {
+		_, _ = ks.giveBack(m, i, release) // there is nothing to do about a failure but what giveBack does
+		return
 	}
-	if i := m.Ring.Index(p.ID()); i >= 0 {
-		_, _ = ks.giveBack(m, i, &transport.Request{ // there is nothing to do about a failure but what giveBack does
-			Op: transport.OpRelease, Keyspace: req.Keyspace, Key: req.Key, Token: rep.Token,
-			Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
-		})
-	}
+	_, _ = p.Do(n.ctx, release) // the keyspace was closed, or the member is one no more: once must do, the lease ends by itself
 }
 
 // exchange sends a request that never waits to a member, which may be this one.
