@@ -367,3 +367,39 @@ func TestKeysAreBytes(t *testing.T) {
 		}
 	})
 }
+
+// Members may have IDs of their own although discovery knows their addresses only.
+func TestConfiguredIDsWithADiscoveryOfAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		addresses := peers.Static(testcluster.Host(0)+":7946", testcluster.Host(1)+":7946")
+		c := testcluster.Bubble(t, 2, func(_ int, cfg *nearcache.NodeConfig) { cfg.Discovery = addresses })
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
+		const keys = 20
+		for i := range keys {
+			key := fmt.Sprint("k", i)
+			db.write(key, 1)
+			for _, cache := range caches {
+				if v, err := cache.Get(t.Context(), key); v != 1 || err != nil {
+					t.Fatal(v, err)
+				}
+			}
+		}
+		if got := db.loads.Load(); got != keys {
+			t.Errorf("got %d loads on two nodes, want one for each of %d keys", got, keys)
+		}
+		for i := range keys {
+			key := fmt.Sprint("k", i)
+			db.write(key, 2)
+			if err := caches[0].Invalidate(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for i := range keys {
+			if v, err := caches[1].Get(t.Context(), fmt.Sprint("k", i)); v != 2 || err != nil {
+				t.Errorf("got %d, %v, want the new value", v, err)
+			}
+		}
+	})
+}

@@ -12,19 +12,18 @@ import (
 
 // Subscribe opens this node's log to a member. It implements transport.Handler.
 func (n *Node) Subscribe(s *transport.Session) transport.Subscription {
-	return &subscription{node: n, member: s.Member, sub: n.log.Subscribe(holderOf(s))}
+	return &subscription{node: n, sub: n.log.Subscribe(holderOf(s))}
 }
 
 // subscription is a member's place in this node's log, as messages of the coherence stream.
 type subscription struct {
-	node   *Node
-	member string
-	sub    *invalidation.Subscriber
-	batch  invalidation.Batch
-	down   transport.Down
+	node  *Node
+	sub   *invalidation.Subscriber
+	batch invalidation.Batch
+	down  transport.Down
 }
 
-// Next implements transport.Subscription.
+// Next implements transport.Subscription. What every message tells about this member's ring the transport adds.
 func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 	for !s.sub.Take(&s.batch, transport.MaxBatchKeys) {
 		select {
@@ -36,7 +35,6 @@ func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 	b, d := &s.batch, &s.down
 	*d = transport.Down{
 		Reset: b.Reset, Seq: b.Seq, Renewed: b.Renewed, Nonce: b.Nonce, NearLease: s.node.cfg.Bound,
-		InView: s.node.inView(s.member), View: s.node.members.Load().Ring.Fingerprint(),
 		Invs: d.Invs[:0], Revokes: d.Revokes[:0],
 	}
 	for i := range b.Events {
@@ -54,8 +52,8 @@ func (s *subscription) Renew(nonce uint64) { s.sub.Renew(nonce) }
 // Close implements transport.Subscription.
 func (s *subscription) Close() { s.sub.Close() }
 
-// inView tells whether a member is in this node's ring.
-func (n *Node) inView(member string) bool { return n.members.Load().Ring.Index(member) >= 0 }
+// inView tells whether a member is in this node's ring, by its ID or, where discovery does not know that, by its address.
+func (n *Node) inView(member, addr string) bool { return n.members.Load().Resolve(member, addr) >= 0 }
 
 // Connected implements transport.Handler.
 func (n *Node) Connected(p *transport.Peer, incarnation uint64) {

@@ -29,7 +29,7 @@ type Self struct {
 	Incarnation uint64 // higher at every start of the member
 }
 
-// PeerAddr is a member to be connected to, and whom it must say it is.
+// PeerAddr is a member to be connected to, and whom it must say it is. Where ID and Addr are the same, only the latter is known.
 type PeerAddr struct {
 	ID   string
 	Addr string
@@ -38,8 +38,8 @@ type PeerAddr struct {
 // Config is what a Transport needs. View, InView and Handler are called concurrently, often, and must not block.
 type Config struct {
 	Self    Self
-	View    func() uint64            // fingerprint of this member's ring: sent in every frame
-	InView  func(member string) bool // is the member in this member's ring: told to it in every answer
+	View    func() uint64                  // fingerprint of this member's ring: sent in every frame
+	InView  func(member, addr string) bool // is who calls itself that in this member's ring: told to it in every answer
 	Handler Handler
 
 	// Dial opens a connection; nil: TCP, and never through a proxy.

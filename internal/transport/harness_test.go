@@ -231,7 +231,7 @@ func testConfig(m *memory, id string, h Handler) Config {
 	return Config{
 		Self:        Self{ID: id, Addr: id, Cluster: "test", Incarnation: 1},
 		View:        func() uint64 { return 42 },
-		InView:      func(string) bool { return true },
+		InView:      func(string, string) bool { return true },
 		Handler:     h,
 		Dial:        m.dial,
 		PeerTimeout: testTimeout,

@@ -43,12 +43,13 @@ func (t *Transport) checkClient(h *hello) error {
 	return nil
 }
 
-// checkServer is check at the client's end, where it is known who should answer.
+// checkServer is check at the client's end, where it is known who should answer. A member whom discovery knows by its address only may
+// call itself as it likes.
 func (t *Transport) checkServer(h *hello, id, addr string) error {
 	if err := t.check(h); err != nil {
 		return err
 	}
-	if h.Member != id {
+	if h.Member != id && id != addr {
 		return fmt.Errorf("nearcache: %.64q is member %.64q, not %.64q", addr, h.Member, id)
 	}
 	if h.Addr != addr {

@@ -133,6 +133,6 @@ func receiveRenewals(s *Session, st grpc.ServerStream, sub Subscription) {
 // ownView returns d with what every message tells about this member's ring.
 func (t *Transport) ownView(s *Session, d Down) Down {
 	d.View = t.cfg.View()
-	d.InView = t.cfg.InView(s.Member)
+	d.InView = t.cfg.InView(s.Member, s.Addr)
 	return d
 }

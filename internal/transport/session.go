@@ -208,7 +208,7 @@ func (s *Session) takeLate(out *replyFrame) bool {
 func (s *Session) begin(out *replyFrame) {
 	out.reset()
 	out.View = s.t.cfg.View()
-	out.InView = s.t.cfg.InView(s.Member)
+	out.InView = s.t.cfg.InView(s.Member, s.Addr)
 }
 
 // send sends a frame. It blocks as long as the peer does not read, and so bounds what is kept for it.

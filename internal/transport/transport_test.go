@@ -234,13 +234,16 @@ func TestLaneLoss(t *testing.T) {
 func TestHandshake(t *testing.T) {
 	cases := []struct {
 		name string
+		id   string // as discovery knows the member at "b"
 		edit func(s *Self)
 		want string // in the reason; "": ready
 	}{
-		{"fits", func(*Self) {}, ""},
-		{"another cluster", func(s *Self) { s.Cluster = "other" }, "cluster"},
-		{"another member", func(s *Self) { s.ID = "c" }, `"c", not "b"`},
-		{"another address", func(s *Self) { s.Addr = "elsewhere" }, `"elsewhere", not "b"`},
+		{"fits", "m", func(*Self) {}, ""},
+		{"known by its address", "b", func(*Self) {}, ""},
+		{"another cluster", "m", func(s *Self) { s.Cluster = "other" }, "cluster"},
+		{"another member", "m", func(s *Self) { s.ID = "c" }, `"c", not "m"`},
+		{"another address", "m", func(s *Self) { s.Addr = "elsewhere" }, `"elsewhere", not "b"`},
+		{"another address, known by it", "b", func(s *Self) { s.Addr = "elsewhere" }, `"elsewhere", not "b"`},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -249,12 +252,13 @@ func TestHandshake(t *testing.T) {
 				a := start(m, "a", &node{})
 				server := &node{}
 				cfg := testConfig(m, "b", server)
+				cfg.Self.ID = "m"
 				c.edit(&cfg.Self)
 				b := New(cfg)
 				b.Serve(m.listen("b"))
-				a.SetPeers([]PeerAddr{{ID: "b", Addr: "b"}})
+				a.SetPeers([]PeerAddr{{ID: c.id, Addr: "b"}})
 				time.Sleep(10 * time.Second)
-				p := a.Peer("b")
+				p := a.Peer(c.id)
 				if s := p.Status(); s.Ready != (c.want == "") || !strings.Contains(s.Reason, c.want) {
 					t.Errorf("got %+v, want reason %q", s, c.want)
 				}
