@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/peers/peerstest"
 )
 
 // Case singleflight-6.
@@ -400,6 +402,65 @@ func TestConfiguredIDsWithADiscoveryOfAddresses(t *testing.T) {
 			if v, err := caches[1].Get(t.Context(), fmt.Sprint("k", i)); v != 2 || err != nil {
 				t.Errorf("got %d, %v, want the new value", v, err)
 			}
+		}
+	})
+}
+
+// The members may change while a node closes: its statistics can be read all the same.
+func TestMembersChangeWhileANodeCloses(t *testing.T) {
+	for range 200 {
+		list := peers.NewList()
+		node, err := nearcache.Start(t.Context(), nearcache.NodeConfig{Listen: "127.0.0.1:0", Discovery: list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = node.Close(ended) })
+		wg.Go(func() {
+			for i := range 20 {
+				list.Set(peers.Member{ID: fmt.Sprint("m", i), Addr: fmt.Sprintf("127.0.0.1:%d", i+1)})
+				runtime.Gosched()
+			}
+		})
+		wg.Wait()
+		if err := node.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		_ = node.Stats()
+	}
+}
+
+// An IPv6 address may have a zone.
+func TestAMemberAtAnAddressWithAZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := peerstest.NewNetwork()
+		list := peers.NewList(peers.Member{ID: "b", Addr: "[fe80::1%eth0]:7946"})
+		l, err := network.Host("127.0.0.1").Listen(":7946")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dialled atomic.Pointer[string]
+		node, err := nearcache.Start(t.Context(), nearcache.NodeConfig{
+			ID: "a", Listener: l, Discovery: list,
+			Dial: func(_ context.Context, addr string) (net.Conn, error) {
+				dialled.Store(&addr)
+				return nil, errors.New("nobody there")
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := dialled.Load(); got == nil || *got != "[fe80::1%eth0]:7946" {
+			t.Errorf("got %v dialled, want the address", got)
+		}
+		if got := len(node.Stats().Members); got != 2 {
+			t.Errorf("got %d members, want 2", got)
+		}
+		if err := node.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -115,7 +115,7 @@ func (n *Node) update(list []peers.Member) error {
 func (n *Node) tickMembers(now int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.table.Tick(now) {
+	if !n.closed.Load() && n.table.Tick(now) {
 		n.becomeLocked(n.table.View(), true)
 	}
 }

@@ -365,7 +365,7 @@ func (n *Node) budget(all map[string]*keyspace) {
 //
 // Errors: the context's, when it ended before the node had stopped; the rest of the work goes on then.
 func (n *Node) Close(ctx context.Context) error {
-	if n.closed.CompareAndSwap(false, true) {
+	if n.becomeClosed() {
 		go n.close(ctx)
 	}
 	select {
@@ -379,6 +379,14 @@ func (n *Node) Close(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// becomeClosed returns true to the first who closes the node. The members change no more from then on: the transport, which is closed
+// next, connects to nobody new.
+func (n *Node) becomeClosed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.closed.CompareAndSwap(false, true)
 }
 
 // close stops the parts in the order in which they need each other.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"math"
 	"net"
+	"net/url"
 	"time"
 
 	"google.golang.org/grpc"
@@ -44,7 +45,7 @@ func (t *Transport) dialWindow(addr string, window int32) (*grpc.ClientConn, err
 	if t.cfg.TLS != nil {
 		creds = credentials.NewTLS(modern(t.cfg.TLS))
 	}
-	return grpc.NewClient("passthrough:///"+addr,
+	return grpc.NewClient("passthrough:///"+url.PathEscape(addr), // an IPv6 zone begins with a percent sign
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return t.cfg.Dial(ctx, addr) }),
 		grpc.WithNoProxy(),

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +18,7 @@ type Peer struct {
 	t     *Transport
 	id    string
 	addr  string
-	conn  *grpc.ClientConn
+	conn  *grpc.ClientConn       // nil: the address cannot be dialled
 	lanes []atomic.Pointer[lane] // nil: not up
 
 	ctx    context.Context // ends with the peer
@@ -73,14 +72,10 @@ type PeerStatus struct {
 	InView      bool   // this member is in its ring
 }
 
-// newPeer starts to connect.
-func (t *Transport) newPeer(a PeerAddr) (*Peer, error) {
-	conn, err := t.dial(a.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("nearcache: peer %q: %w", a.ID, err)
-	}
+// newPeer starts to connect. A peer that cannot be dialled at all stays down.
+func (t *Transport) newPeer(a PeerAddr) *Peer {
 	p := &Peer{
-		t: t, id: a.ID, addr: a.Addr, conn: conn,
+		t: t, id: a.ID, addr: a.Addr,
 		lanes:     make([]atomic.Pointer[lane], t.cfg.Lanes),
 		timer:     time.NewTimer(time.Hour),
 		bulkTurns: make(chan struct{}, maxBulkStreams),
@@ -88,12 +83,17 @@ func (t *Transport) newPeer(a PeerAddr) (*Peer, error) {
 	p.timer.Stop()
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.bulkCtx, p.bulkCancel = context.WithCancel(p.ctx)
+	var err error
+	if p.conn, err = t.dial(a.Addr); err != nil {
+		p.explain(err)
+		return p
+	}
 	p.spawn(p.watch)
 	for i := range p.lanes {
 		p.spawn(func() { p.keep(func() error { return p.runLane(i) }) })
 	}
 	p.spawn(func() { p.keep(p.runCohere) })
-	return p, nil
+	return p
 }
 
 // spawn runs f on a goroutine of the peer, which close waits for. It returns false if the peer is closed.
@@ -114,7 +114,9 @@ func (p *Peer) close() {
 	bulk := p.bulkConn
 	p.mu.Unlock()
 	p.cancel()
-	_ = p.conn.Close() // fails only if it is closed already
+	if p.conn != nil {
+		_ = p.conn.Close() // fails only if it is closed already
+	}
 	if bulk != nil {
 		_ = bulk.Close()
 	}

@@ -110,12 +110,7 @@ func (t *Transport) SetPeers(ps []PeerAddr) {
 			next[a.ID] = p
 			continue
 		}
-		p, err := t.newPeer(a)
-		if err != nil {
-			t.cfg.Logger.Error("nearcache: peer cannot be dialled", "peer", a.ID, "addr", a.Addr, "err", err)
-			continue
-		}
-		next[a.ID] = p
+		next[a.ID] = t.newPeer(a)
 	}
 	t.peers.Store(&next)
 	for id, p := range old {
