@@ -474,6 +474,32 @@ func TestAFillThatDoesNotGetThroughIsSentAgain(t *testing.T) {
 	})
 }
 
+// A lease whose owner is gone for good is not offered to it without pause.
+func TestAFillThatNeverGetsThroughCostsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		g := newGated()
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if v, err := caches[1].Get(t.Context(), key); v != "v" || err != nil {
+				t.Errorf("got %q, %v, want the value", v, err)
+			}
+		})
+		<-g.started
+		c.Network.Isolate(testcluster.Host(0))
+		g.end <- func() (string, error) { return "v", nil }
+		wg.Wait()
+		time.Sleep(15 * time.Second)
+		for _, m := range c.Nodes[1].Stats().Members {
+			if m.Errors > 50 {
+				t.Errorf("got %d requests that %s did not answer, want a few", m.Errors, m.Member.ID)
+			}
+		}
+	})
+}
+
 // Case L2-3.
 // R16: a stand-in that was not told of an invalidation does not bring the old value back to the process that made it.
 func TestTheCallersOwnView(t *testing.T) {

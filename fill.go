@@ -105,21 +105,22 @@ func (x *fetch[V]) giveBack(req *transport.Request) (transport.Reply, error) {
 }
 
 // giveBack ends a lease by a Fill or Release. If that does not arrive it is sent again in the background for as long as the lease may
-// live: those who wait behind it have nobody else to hear from. What arrives twice is refused the second time.
+// live and its member is one: those who wait behind it have nobody else to hear from. What arrives twice is refused the second time.
 func (ks *keyspace) giveBack(m *members, target int, req *transport.Request) (transport.Reply, error) {
 	n := ks.node
 	rep, err := ks.exchange(n.ctx, m, target, req)
-	if err == nil || n.ctx.Err() != nil {
+	if err == nil && rep.Status != transport.StatusBusy || n.ctx.Err() != nil {
 		return rep, err
 	}
 	again, loaded := *req, n.clock.Exact()-int64(req.Age)
 	n.run("give back", func() {
-		const pause = 20 * time.Millisecond
+		const pause, maxPause = 20 * time.Millisecond, 500 * time.Millisecond // a member that died leaves many leases at once
 		ctx, cancel := context.WithTimeout(n.ctx, ks.policy.leaseLife())
 		defer cancel()
-		for sleep(ctx, pause) {
+		p := m.peers[target].Peer
+		for wait := pause; sleep(ctx, wait) && n.transport.Peer(p.ID()) == p; wait = min(2*wait, maxPause) {
 			again.Age = time.Duration(n.clock.Exact() - loaded)
-			if _, err := m.peers[target].Do(ctx, &again); err == nil {
+			if rep, err := p.Do(ctx, &again); err == nil && rep.Status != transport.StatusBusy {
 				return
 			}
 		}
