@@ -605,3 +605,43 @@ func TestAClosedKeyspaceLeavesNoNearCopies(t *testing.T) {
 		}
 	})
 }
+
+// R1b: a flight that asked a stand-in does not hear what the owner tells, so that it is not shared for longer than a Bound, whether the owner is
+// heard again or not.
+func TestAFlightThatAskedAStandInIsNotSharedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		slow := false
+		db := newDatabase(func() time.Duration {
+			if slow {
+				return 8 * time.Second
+			}
+			return 0
+		})
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		other := testcluster.Key(c.Nodes[0], "ks", "n0", 1)
+		db.write(key, 1)
+		db.write(other, 1)
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		if _, err := caches[1].Get(t.Context(), other); err != nil { // n1 finds out that n0 does not answer
+			t.Fatal(err)
+		}
+		slow = true
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = caches[1].Get(t.Context(), key) })
+		time.Sleep(100 * time.Millisecond)
+		c.Network.HealAll()
+		time.Sleep(2 * time.Second)
+		db.write(key, 2)
+		if err := caches[2].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		slow = false
+		time.Sleep(3 * time.Second)
+		if v, err := caches[1].Get(t.Context(), key); v != 2 || err != nil {
+			t.Errorf("3 s after the invalidation: got %d, %v, want the new value", v, err)
+		}
+		wg.Wait()
+	})
+}

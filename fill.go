@@ -143,6 +143,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // loadAlone loads without a lease, under the same limits, and stores the value nowhere (step 5).
 func (x *fetch[V]) loadAlone() {
 	c := x.c
+	x.becomeUntold()
 	l, err := c.callLoader(x.ctx, x.f.Key)
 	if err != nil {
 		kind := c.failureKind(x.ctx, err)

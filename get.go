@@ -184,6 +184,8 @@ type fetch[V any] struct {
 	v     verdict         // on the last answer
 	token transport.Token // of a lease that it brought
 
+	untold *time.Timer // ends the sharing of the flight, once it is on its way past the owner
+
 	list  []int  // the key's preference list, once its owner did not do
 	at    int    // place in list
 	flags uint32 // of the next Get
@@ -214,6 +216,7 @@ const (
 func (x *fetch[V]) run() {
 	stop := context.AfterFunc(x.c.keyspace.ctx, x.f.Abort)
 	defer stop()
+	defer x.stopUntold()
 	switch {
 	case x.call != nil:
 		x.await()
@@ -347,6 +350,7 @@ func (x *fetch[V]) next() int {
 		x.flags &^= transport.FlagStandIn
 		return x.r.owner
 	}
+	x.becomeUntold()
 	if x.list == nil {
 		x.list = x.r.m.Ring.Prefer(nil, x.r.hash, 0)
 		x.flags |= transport.FlagStandIn
@@ -362,6 +366,21 @@ func (x *fetch[V]) next() int {
 		}
 	}
 	return -1
+}
+
+// becomeUntold sees to it that nobody joins the flight once it is a Bound old (R1b): what the owner tells does not concern it, so that
+// its value may be old by then, however well the owner is heard.
+func (x *fetch[V]) becomeUntold() {
+	if x.untold == nil {
+		age := x.c.clock.Now() - x.f.Started
+		x.untold = time.AfterFunc(x.c.node.cfg.Bound-time.Duration(age), x.f.Close)
+	}
+}
+
+func (x *fetch[V]) stopUntold() {
+	if x.untold != nil {
+		x.untold.Stop()
+	}
 }
 
 // settle judges an answer: it finishes the flight, or says how it goes on.
