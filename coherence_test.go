@@ -14,6 +14,8 @@ import (
 
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
+	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/peers/peerstest"
 )
 
 // database is an origin whose rows are versions. A read takes the row when it begins and comes back when its delay is over: a slow
@@ -643,5 +645,78 @@ func TestAFlightThatAskedAStandInIsNotSharedForLong(t *testing.T) {
 			t.Errorf("3 s after the invalidation: got %d, %v, want the new value", v, err)
 		}
 		wg.Wait()
+	})
+}
+
+// R16 holds for Peek, and after an Invalidate that nobody was told of.
+func TestPeekHasTheCallersOwnView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n1", 0)
+		db.write(key, 1)
+		if _, err := caches[1].Get(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		other := testcluster.Key(c.Nodes[0], "ks", "n1", 1)
+		db.write(other, 1)
+		if _, err := caches[0].Get(t.Context(), other); err != nil { // n0 finds out that n1 does not answer
+			t.Fatal(err)
+		}
+		db.write(key, 2)
+		var partial *nearcache.PartialError
+		if err := caches[0].Invalidate(t.Context(), key); !errors.As(err, &partial) {
+			t.Fatalf("got %v, want a *PartialError", err)
+		}
+		c.Network.HealAll()
+		time.Sleep(400 * time.Millisecond)
+		if v, ok, err := caches[1].Peek(t.Context(), key); v != 1 || !ok || err != nil {
+			t.Fatalf("at the owner: got %d, %v, %v, want the old value, which it was not told about", v, ok, err)
+		}
+		if v, ok, err := caches[0].Peek(t.Context(), key); ok || err != nil {
+			t.Errorf("got %d, %v, %v, want nothing: it is the old value", v, ok, err)
+		}
+	})
+}
+
+// R16: an Invalidate that is over before the node knows its members has told nobody, but this process forgets.
+func TestInvalidateBeforeTheMembersAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := peers.Func(func(ctx context.Context, _ func([]peers.Member)) error { <-ctx.Done(); return ctx.Err() })
+		l, err := peerstest.NewNetwork().Host("127.0.0.1").Listen(":7946")
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := nearcache.Start(t.Context(), nearcache.NodeConfig{ID: "n", Listener: l, Discovery: silent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = node.Close(context.Background()) })
+		db := newDatabase(func() time.Duration { return 0 })
+		cache, err := nearcache.New(node, "ks", nearcache.Config[int]{Load: db.load})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, invalidate := range []func(context.Context) error{
+			func(ctx context.Context) error { return cache.Invalidate(ctx, "k") },
+			cache.InvalidateAll,
+		} {
+			db.write("k", i)
+			if v, err := cache.Get(t.Context(), "k"); v != i || err != nil {
+				t.Fatal(v, err)
+			}
+			db.write("k", i+1)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			var partial *nearcache.PartialError
+			if err := invalidate(ctx); !errors.As(err, &partial) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v, want a *PartialError because of the deadline", err)
+			}
+			cancel()
+			if v, err := cache.Get(t.Context(), "k"); v != i+1 || err != nil {
+				t.Errorf("got %d, %v, want the new value", v, err)
+			}
+		}
 	})
 }

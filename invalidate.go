@@ -66,22 +66,29 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
+	began := ks.node.clock.Exact()
 	ctx, cancel, err := ks.mutable(ctx)
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-			return &PartialError{Keys: slices.Clone(keys), StaleFor: ks.staleFor(), Err: err}
-		}
+	switch {
+	case err == nil:
+		defer cancel()
+		err = ks.tell(ctx, ks.node.members.Load(), keys).err(ks.staleFor())
+	case isContextError(err): // nobody is told, but this process never sees the old values again (R16)
+		ks.drop(keys, 0)
+		err = &PartialError{Keys: slices.Clone(keys), StaleFor: ks.staleFor(), Err: err}
+	default:
 		return err
 	}
-	defer cancel()
-	began := ks.node.clock.Exact()
-	t := ks.tell(ctx, ks.node.members.Load(), keys)
 	// After the owners: what this process fetched from them meanwhile may be the old value.
 	ks.own.invalidated(keys, began, ks.node.clock.Exact(), ks.node.cfg.Bound)
 	for _, k := range keys {
 		ks.local.forget(k)
 	}
-	return t.err(ks.staleFor())
+	return err
+}
+
+// isContextError tells that a call's context has ended.
+func isContextError(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // telling collects what an invalidation could not reach.
@@ -263,16 +270,24 @@ func (ks *keyspace) announceAll() {
 }
 
 func (ks *keyspace) invalidateAll(ctx context.Context) error {
+	began := ks.node.clock.Exact()
 	ctx, cancel, err := ks.mutable(ctx)
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-			return &PartialError{StaleFor: ks.staleFor(), Err: err}
-		}
+	switch {
+	case err == nil:
+		defer cancel()
+		err = ks.tellEverybody(ctx, ks.node.members.Load()).err(ks.staleFor())
+	case isContextError(err): // as in invalidate
+		err = &PartialError{StaleFor: ks.staleFor(), Err: err}
+	default:
 		return err
 	}
-	defer cancel()
-	began := ks.node.clock.Exact()
-	m := ks.node.members.Load()
+	ks.own.allInvalidated(began, ks.node.clock.Exact(), ks.node.cfg.Bound)
+	ks.dropAll()
+	return err
+}
+
+// tellEverybody passes it on to all other members.
+func (ks *keyspace) tellEverybody(ctx context.Context, m *members) *telling {
 	t := &telling{}
 	var g errgroup.Group
 	for target := range m.Members {
@@ -287,9 +302,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 		})
 	}
 	_ = g.Wait() // the failures are in t
-	ks.own.allInvalidated(began, ks.node.clock.Exact(), ks.node.cfg.Bound)
-	ks.dropAll()
-	return t.err(ks.staleFor())
+	return t
 }
 
 func (ks *keyspace) tellAll(ctx context.Context, m *members, target int) error {

@@ -48,7 +48,7 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 	}
 	ctx, cancel, err := c.mutable(ctx)
 	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		if isContextError(err) {
 			return false, &PartialError{Keys: []string{key}, StaleFor: c.staleFor(), Err: err}
 		}
 		return false, err
@@ -143,11 +143,12 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 	if p := r.peer(); p != nil && !c.node.reachable(ctx, p) {
 		return v, false, ctx.Err()
 	}
+	sent := c.clock.Now()
 	rep, err := c.exchange(ctx, r.m, r.owner, &transport.Request{Op: transport.OpPeek, Keyspace: c.name, Key: key})
 	if err != nil {
 		return v, false, ctx.Err()
 	}
-	if rep.Status != transport.StatusHit {
+	if rep.Status != transport.StatusHit || c.own.old(key, sent-int64(rep.Age), c.clock.Now()) {
 		return v, false, nil
 	}
 	if v, err = decode(c.cfg.Codec, rep.Value); err != nil {
