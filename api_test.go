@@ -836,3 +836,19 @@ func TestHandler(t *testing.T) {
 		}
 	}
 }
+
+// Ages are measured by a coarse clock against times of the exact one.
+func TestAgesAreNotNegative(t *testing.T) {
+	c, err := nearcache.New(nil, "ks", nearcache.Config[string]{Load: func(context.Context, string) (string, error) { return "v", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	for i := range 2000 {
+		for range 2 {
+			if _, info, err := c.GetInfo(t.Context(), fmt.Sprint("k", i)); info.Age < 0 || err != nil {
+				t.Fatalf("got %+v, %v, want an age that is not negative", info, err)
+			}
+		}
+	}
+}

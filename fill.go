@@ -62,7 +62,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 	case rep.Status == transport.StatusRejected:
 		c.count.rejected.Add(1)
 	case rep.Status == transport.StatusAccepted:
-		rep.Age = time.Duration(c.clock.Now() - l.start)
+		rep.Age = age(l.start, c.clock.Now())
 		c.keep(x.f, x.a, &rep, near.Item[V]{Value: l.value, Absent: l.absent}, c.sizeOf(l.value, l.bytes))
 	}
 }
@@ -155,7 +155,7 @@ func (x *fetch[V]) loadAlone() {
 }
 
 func (c *Cache[V]) loadedResult(l *loaded[V]) (result[V], error) {
-	info := Info{Tier: TierOrigin, Age: time.Duration(c.clock.Now() - l.start), Version: l.version, Member: c.node.id}
+	info := Info{Tier: TierOrigin, Age: age(l.start, c.clock.Now()), Version: l.version, Member: c.node.id}
 	if l.absent {
 		return result[V]{info: info}, ErrNotFound
 	}

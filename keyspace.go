@@ -203,7 +203,7 @@ func (ks *keyspace) view(key string) KeyView {
 	}
 	if e, _ := ks.shard.Peek(key, now); e != nil {
 		v.Shard = &CopyView{
-			Absent: e.Absent, Age: time.Duration(now - e.LoadedAt), Left: time.Duration(e.Soft - now), Version: e.Version, Bytes: len(e.Bytes),
+			Absent: e.Absent, Age: age(e.LoadedAt, now), Left: time.Duration(e.Soft - now), Version: e.Version, Bytes: len(e.Bytes),
 		}
 	}
 	return v

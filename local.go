@@ -2,7 +2,6 @@ package nearcache
 
 import (
 	"context"
-	"time"
 
 	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/near"
@@ -70,7 +69,7 @@ func (c *Cache[V]) nearView(key string, now int64) *CopyView {
 	if it == nil {
 		return nil
 	}
-	return &CopyView{Absent: it.Absent, Age: time.Duration(now - it.LoadedAt), Version: it.Version}
+	return &CopyView{Absent: it.Absent, Age: age(it.LoadedAt, now), Version: it.Version}
 }
 
 // Stats returns a snapshot of the keyspace's counters on this node.

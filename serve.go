@@ -132,12 +132,15 @@ func hit(rep *transport.Reply, v *shard.Value, seq uint64, near time.Duration, n
 		rep.Status = transport.StatusAbsent
 	}
 	rep.Seq = seq
-	rep.Age = time.Duration(now - v.LoadedAt)
+	rep.Age = age(v.LoadedAt, now)
 	rep.TTL = time.Duration(v.Soft - now)
 	rep.Near = min(near, rep.TTL)
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
 }
+
+// age is the time since a load began. The coarse clock may still show an earlier time.
+func age(loaded, now int64) time.Duration { return time.Duration(max(now-loaded, 0)) }
 
 // acquire answers a Get that found nothing resident: a lease, a place in the queue (false: the answer follows), or what came
 // meanwhile.
