@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
@@ -851,4 +852,57 @@ func TestAgesAreNotNegative(t *testing.T) {
 			}
 		}
 	}
+}
+
+// invertingCodec is a codec of an application for bytes, which leaves room behind what it decodes.
+type invertingCodec struct{}
+
+func (invertingCodec) Append(dst, v []byte) ([]byte, error) {
+	for _, b := range v {
+		dst = append(dst, ^b)
+	}
+	return dst, nil
+}
+
+func (c invertingCodec) Decode(b []byte) ([]byte, error) { return c.Append(make([]byte, 0, 100), b) }
+
+// Bytes that a loader returned may be reused by it, and bytes that come out have no room for an append, whatever the codec.
+func TestBytesAreTheCachesOwn(t *testing.T) {
+	for name, cfg := range map[string]nearcache.Config[[]byte]{
+		"default codec, near copy": {},
+		"own codec, near copy":     {Codec: invertingCodec{}},
+		"own codec, owner's entry": {Codec: invertingCodec{}, NearTTL: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			buffer := []byte("abc")
+			cfg.Load = func(context.Context, string) ([]byte, error) { return buffer[:2], nil }
+			c, err := nearcache.New(nil, "ks", cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close(context.Background()) })
+			for range 2 {
+				if v, err := c.Get(t.Context(), "k"); string(v) != "ab" || cap(v) != 2 || err != nil {
+					t.Errorf("got %q with capacity %d, %v, want ab and 2", v, cap(v), err)
+				}
+				copy(buffer, "xyz")
+			}
+		})
+	}
+}
+
+func TestNoDefaultCodec(t *testing.T) {
+	refused := func(name string, err error) {
+		t.Helper()
+		var config *nearcache.ConfigError
+		if !errors.As(err, &config) {
+			t.Errorf("%s: got %v, want a *ConfigError", name, err)
+		}
+	}
+	_, err := nearcache.New(nil, "ks", nearcache.Config[proto.Message]{Load: func(context.Context, string) (proto.Message, error) { return nil, nil }})
+	refused("proto.Message", err)
+	_, err = nearcache.New(nil, "ks", nearcache.Config[fmt.Stringer]{Load: func(context.Context, string) (fmt.Stringer, error) { return nil, nil }})
+	refused("fmt.Stringer", err)
+	_, err = nearcache.New(nil, "ks", nearcache.Config[chan int]{Load: func(context.Context, string) (chan int, error) { return nil, nil }})
+	refused("chan int", err)
 }

@@ -26,20 +26,25 @@ type borrower[V any] interface {
 // defaultCodec chooses by the type of V.
 func defaultCodec[V any]() (Codec[V], error) {
 	var v V
+	t := reflect.TypeFor[V]()
 	switch any(v).(type) {
 	case []byte:
 		return any(bytesCodec{}).(Codec[V]), nil
 	case string:
 		return any(stringCodec{}).(Codec[V]), nil
 	case proto.Message:
-		t := reflect.TypeFor[V]()
-		if t.Kind() != reflect.Pointer {
+		if t.Kind() == reflect.Pointer {
+			return protoCodec[V]{elem: t.Elem()}, nil
+		}
+	}
+	switch t.Kind() {
+	case reflect.Interface:
+		if t.NumMethod() > 0 { // what it decodes to is not known
 			return nil, fmt.Errorf("no default for the interface type %v", t)
 		}
-		return protoCodec[V]{elem: t.Elem()}, nil
-	}
-	if t := reflect.TypeFor[V](); t.Kind() == reflect.Chan || t.Kind() == reflect.Func {
+	case reflect.Chan, reflect.Func:
 		return nil, fmt.Errorf("no default for %v", t)
+	default:
 	}
 	return jsonCodec[V]{}, nil
 }
@@ -90,7 +95,22 @@ func decode[V any](c Codec[V], b []byte) (v V, err error) {
 		return c.borrow(b), nil
 	}
 	defer recoverTo(&err)
-	return c.Decode(b)
+	v, err = c.Decode(b)
+	if bytes, ok := any(v).([]byte); ok {
+		v = any(slices.Clip(bytes)).(V)
+	}
+	return v, err
+}
+
+// own returns what a loader returned, encoded as b, as the cache keeps and shares it: bytes the loader may reuse.
+func own[V any](c Codec[V], v V, b []byte) V {
+	if c, ok := c.(borrower[V]); ok {
+		return c.borrow(b)
+	}
+	if bytes, ok := any(v).([]byte); ok {
+		return any(slices.Clip(slices.Clone(bytes))).(V)
+	}
+	return v
 }
 
 // encode returns bytes of its own. A codec that panics fails this value only.

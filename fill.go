@@ -201,9 +201,7 @@ func (c *Cache[V]) prepare(key string, v V, present bool, start int64) (loaded[V
 	if err != nil {
 		return loaded[V]{}, err
 	}
-	if s, ok := c.cfg.Codec.(borrower[V]); ok {
-		v = s.borrow(b) // the loader may reuse its own bytes
-	}
+	v = own(c.cfg.Codec, v, b)
 	l := loaded[V]{value: v, bytes: b, ttl: c.ttlOf(key, v), start: start}
 	if c.cfg.VersionOf != nil {
 		l.version = c.cfg.VersionOf(v)
