@@ -906,3 +906,52 @@ func TestNoDefaultCodec(t *testing.T) {
 	_, err = nearcache.New(nil, "ks", nearcache.Config[chan int]{Load: func(context.Context, string) (chan int, error) { return nil, nil }})
 	refused("chan int", err)
 }
+
+// An entry that cannot be decoded is a miss, counted once, whether it is read alone or with others.
+func TestUndecodableEntriesCountOnce(t *testing.T) {
+	n, err := nearcache.Start(t.Context(), nearcache.NodeConfig{NearBytes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close(context.Background()) })
+	codec := &failingCodec{}
+	c, err := nearcache.New(n, "ks", nearcache.Config[string]{
+		Codec: codec, Load: func(context.Context, string) (string, error) { return "v", nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func() {
+		t.Helper()
+		if v, err := c.Get(t.Context(), "k"); v != "v" || err != nil {
+			t.Errorf("Get: got %q, %v, want the value", v, err)
+		}
+	}
+	getMany := func() {
+		t.Helper()
+		if m, err := c.GetMany(t.Context(), []string{"k"}); m["k"] != "v" || err != nil {
+			t.Errorf("GetMany: got %v, %v, want the value", m, err)
+		}
+	}
+	get()
+	for i, read := range []func(){get, getMany} {
+		codec.fail.Store(true)
+		read()
+		codec.fail.Store(false)
+		if got := c.Stats().Undecodable; got != uint64(i+1) {
+			t.Errorf("read %d: got %d undecodable entries, want one more", i, got)
+		}
+	}
+}
+
+// failingCodec fails to decode while fail is set.
+type failingCodec struct{ fail atomic.Bool }
+
+func (*failingCodec) Append(dst []byte, v string) ([]byte, error) { return append(dst, v...), nil }
+
+func (c *failingCodec) Decode(b []byte) (string, error) {
+	if c.fail.Load() {
+		return "", errors.New("of another version")
+	}
+	return string(b), nil
+}

@@ -14,8 +14,6 @@ import (
 
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
-	"github.com/nearcache/nearcache/peers"
-	"github.com/nearcache/nearcache/peers/peerstest"
 )
 
 // database is an origin whose rows are versions. A read takes the row when it begins and comes back when its delay is over: a slow
@@ -684,16 +682,7 @@ func TestPeekHasTheCallersOwnView(t *testing.T) {
 // R16: an Invalidate that is over before the node knows its members has told nobody, but this process forgets.
 func TestInvalidateBeforeTheMembersAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		silent := peers.Func(func(ctx context.Context, _ func([]peers.Member)) error { <-ctx.Done(); return ctx.Err() })
-		l, err := peerstest.NewNetwork().Host("127.0.0.1").Listen(":7946")
-		if err != nil {
-			t.Fatal(err)
-		}
-		node, err := nearcache.Start(t.Context(), nearcache.NodeConfig{ID: "n", Listener: l, Discovery: silent})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = node.Close(context.Background()) })
+		node := startAlone(t)
 		db := newDatabase(func() time.Duration { return 0 })
 		cache, err := nearcache.New(node, "ks", nearcache.Config[int]{Load: db.load})
 		if err != nil {

@@ -113,10 +113,13 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
 		var req transport.Request
 		var rep transport.Reply
 		c.getRequest(&req, f.Key, 0)
-		if c.resident(&req, &rep, r, false) && c.settle(f, a, &rep) == settled {
-			return
+		v := unknown
+		if r.owns() && c.resident(&req, &rep, r, false) { // else it stands in for whoever does: resume asks it as such
+			v = c.settle(f, a, &rep)
 		}
-		c.resume(ctx, &fetch[V]{c: c, f: f, r: r})
+		if v != settled {
+			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v})
+		}
 		return
 	}
 	p := r.peer()

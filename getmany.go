@@ -162,7 +162,7 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 			var rep transport.Reply
 			x.a = c.ask(l.f, l.r.m, l.r.owner)
 			c.getRequest(&req, l.f.Key, 0)
-			if c.resident(&req, &rep, l.r, false) {
+			if l.r.owns() && c.resident(&req, &rep, l.r, false) {
 				x.v = c.settle(l.f, x.a, &rep)
 			}
 		case l.call == nil:

@@ -12,6 +12,7 @@ import (
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/peers/peerstest"
 )
 
 // Case L2-13.
@@ -169,4 +170,45 @@ func TestAnEmptyAnswerDoesNotEmptyTheRing(t *testing.T) {
 		lists <- append(c.Members(), c.Members()...)
 		members(time.Millisecond, 3)
 	})
+}
+
+// A node that does not know its members yet keeps what it loads for a while, however it is asked for.
+func TestBeforeTheMembersAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := startAlone(t)
+		db := newDatabase(func() time.Duration { return 0 })
+		cache, err := nearcache.New(node, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.write("a", 1)
+		db.write("b", 1)
+		for range 2 {
+			if v, err := cache.Get(t.Context(), "a"); v != 1 || err != nil {
+				t.Error(v, err)
+			}
+			if m, err := cache.GetMany(t.Context(), []string{"b"}); m["b"] != 1 || err != nil {
+				t.Error(m, err)
+			}
+		}
+		if s := cache.Stats(); s.Loads != 2 || s.Misrouted != 0 {
+			t.Errorf("got %d loads and %d wrong ways, want 2 and 0", s.Loads, s.Misrouted)
+		}
+	})
+}
+
+// startAlone starts a node whose discovery has not answered yet.
+func startAlone(t *testing.T) *nearcache.Node {
+	t.Helper()
+	silent := peers.Func(func(ctx context.Context, _ func([]peers.Member)) error { <-ctx.Done(); return ctx.Err() })
+	l, err := peerstest.NewNetwork().Host("127.0.0.1").Listen(":7946")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := nearcache.Start(t.Context(), nearcache.NodeConfig{ID: "n", Listener: l, Discovery: silent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = node.Close(context.Background()) })
+	return node
 }
