@@ -47,9 +47,10 @@ func (o *ownView) invalidated(keys []string, at, now int64, bound time.Duration)
 				o.coverLocked(gone)
 			}
 		}
-		o.keys.Add(strings.Clone(k), i) // the caller may reuse its memory
+		last, _ := o.keys.Peek(k)                      // a call that began later may have returned first
+		o.keys.Add(strings.Clone(k), last.covering(i)) // the caller may reuse its memory
 	}
-	o.until.Store(i.until)
+	o.until.Store(max(o.until.Load(), i.until))
 }
 
 // allInvalidated does so for the whole keyspace.
@@ -57,13 +58,16 @@ func (o *ownView) allInvalidated(at, now int64, bound time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.coverLocked(ownInvalidation{at: at, until: now + int64(bound)})
-	o.until.Store(o.all.until)
+	o.until.Store(max(o.until.Load(), o.all.until))
+}
+
+// covering returns the invalidation that makes old whatever one of the two does.
+func (i ownInvalidation) covering(j ownInvalidation) ownInvalidation {
+	return ownInvalidation{at: max(i.at, j.at), until: max(i.until, j.until)}
 }
 
 // coverLocked makes all cover i too.
-func (o *ownView) coverLocked(i ownInvalidation) {
-	o.all = ownInvalidation{at: max(o.all.at, i.at), until: max(o.all.until, i.until)}
-}
+func (o *ownView) coverLocked(i ownInvalidation) { o.all = o.all.covering(i) }
 
 // old reports whether a value of key whose load began at loaded may be older than an invalidation by this process.
 func (o *ownView) old(key string, loaded, now int64) bool {
