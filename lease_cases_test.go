@@ -129,7 +129,8 @@ func TestAnOldLoadIsNotStored(t *testing.T) {
 				if got := total(caches, func(s nearcache.KeyspaceStats) int64 { return int64(s.Rejected) }); got != 1 {
 					t.Errorf("got %d rejected fills, want 1", got)
 				}
-				if got := db.loads.Load(); got != 2 {
+				// The calling node may take what was loaded in the very instant of its invalidation for old (R16), and load once more.
+				if got := db.loads.Load(); got < 2 || got > 3 {
 					t.Errorf("got %d loads, want the old one and one more", got)
 				}
 				wantIdle(t, caches)

@@ -98,6 +98,67 @@ func TestLoadsThatNobodyWaitsFor(t *testing.T) {
 	})
 }
 
+// Case singleflight-7. Loaders that need the cache: chains work, callers of a circle leave on time, its loads end
+// with LoadTimeout, and others do not notice.
+func TestLoadersThatNeedTheCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		for n, cache := range nested(t, c) {
+			var wg sync.WaitGroup
+			start := time.Now()
+			for _, key := range []string{"a", "b", "s"} {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+					defer cancel()
+					_, err := cache.Get(ctx, key)
+					if took := time.Since(start); err == nil || took > 550*time.Millisecond {
+						t.Errorf("node %d, circle %s: got %v after %v, want an error after 500ms at most", n, key, err, took)
+					}
+				})
+			}
+			for i := range 20 {
+				wg.Go(func() {
+					for k := range 20 {
+						at := time.Now()
+						if v, err := cache.Get(t.Context(), fmt.Sprintf("free-%d-%d", i, k)); v == "" || err != nil {
+							t.Errorf("node %d, an unrelated key: got %q, %v", n, v, err)
+						}
+						if took := time.Since(at); took > 5*time.Millisecond {
+							t.Errorf("node %d: an unrelated key took %v", n, took)
+						}
+						time.Sleep(20 * time.Millisecond)
+					}
+				})
+			}
+			wg.Wait()
+			time.Sleep(2 * time.Second) // the loads of a circle wait for each other until LoadTimeout ends them
+			if s := cache.Stats(); s.Flights != 0 || s.LoadsRunning != 0 {
+				t.Errorf("node %d, after the loads' time-out: %d flights, %d loads, want none", n, s.Flights, s.LoadsRunning)
+			}
+		}
+	})
+}
+
+// nested opens a keyspace whose loader reads a for b, b for a, and s for s, through the cache of the node it runs on.
+func nested(t *testing.T, c *testcluster.Cluster) []*nearcache.Cache[string] {
+	t.Helper()
+	caches := make([]*nearcache.Cache[string], len(c.Nodes))
+	needs := map[string]string{"a": "b", "b": "a", "s": "s"}
+	for i, n := range c.Nodes {
+		var err error
+		caches[i], err = nearcache.New(n, "ks", nearcache.Config[string]{LoadTimeout: 2 * time.Second, Load: func(ctx context.Context, key string) (string, error) {
+			if needs[key] == "" {
+				return "v" + key, nil
+			}
+			return caches[i].Get(ctx, needs[key])
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return caches
+}
+
 // Case singleflight-7. A chain of loads is deeper than there are slots.
 func TestAChainOfLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
