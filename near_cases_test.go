@@ -507,9 +507,11 @@ func TestHooksMayCallBack(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 		}
-		for _, name := range []string{"Append", "Decode", "Load", "TTLOf", "VersionOf", "SizeOf",
+		for _, name := range []string{
+			"Append", "Decode", "Load", "TTLOf", "VersionOf", "SizeOf",
 			"Logger discovery reports a list that makes no sense; the last one stays", "Logger near copies of a member are dropped",
-			"Logger nearcache: stream to peer ended"} {
+			"Logger nearcache: stream to peer ended",
+		} {
 			if _, called := h.calls.Load(name); !called {
 				t.Errorf("%s was not called", name)
 			}

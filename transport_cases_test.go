@@ -288,7 +288,8 @@ func TestCancelledReadsDoNotShiftAnswers(t *testing.T) {
 func TestTheBreakerIsForPeersOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testcluster.Bubble(t, 3)
-		caches := open(t, c, "ks", nearcache.Config[string]{NearTTL: -1, NotFoundTTL: -1, MaxValueBytes: 100, MaxLoads: 1, LoadQueueTimeout: -1,
+		caches := open(t, c, "ks", nearcache.Config[string]{
+			NearTTL: -1, NotFoundTTL: -1, MaxValueBytes: 100, MaxLoads: 1, LoadQueueTimeout: -1,
 			Load: func(ctx context.Context, key string) (string, error) {
 				switch key[:strings.Index(key, "|")] {
 				case "slow":
@@ -305,7 +306,8 @@ func TestTheBreakerIsForPeersOnly(t *testing.T) {
 					return "v", nil
 				}
 				return "", errors.New("down")
-			}})
+			},
+		})
 		for _, kind := range []string{"slow", "absent", "large", "error", "panic", "shed"} {
 			before := caches[0].Stats().PeerErrors
 			var wg sync.WaitGroup
