@@ -867,7 +867,7 @@ func (invertingCodec) Append(dst, v []byte) ([]byte, error) {
 func (c invertingCodec) Decode(b []byte) ([]byte, error) { return c.Append(make([]byte, 0, 100), b) }
 
 // Bytes that a loader returned may be reused by it, and bytes that come out have no room for an append, whatever the codec.
-func TestBytesAreTheCachesOwn(t *testing.T) {
+func TestBytesOfAnyCodecAreTheCachesOwn(t *testing.T) {
 	for name, cfg := range map[string]nearcache.Config[[]byte]{
 		"default codec, near copy": {},
 		"own codec, near copy":     {Codec: invertingCodec{}},
