@@ -611,9 +611,9 @@ func TestAClosedKeyspaceLeavesNoNearCopies(t *testing.T) {
 func TestAFlightThatAskedAStandInIsNotSharedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testcluster.Bubble(t, 3)
-		slow := false
+		var slow atomic.Bool
 		db := newDatabase(func() time.Duration {
-			if slow {
+			if slow.Load() {
 				return 8 * time.Second
 			}
 			return 0
@@ -627,7 +627,7 @@ func TestAFlightThatAskedAStandInIsNotSharedForLong(t *testing.T) {
 		if _, err := caches[1].Get(t.Context(), other); err != nil { // n1 finds out that n0 does not answer
 			t.Fatal(err)
 		}
-		slow = true
+		slow.Store(true)
 		var wg sync.WaitGroup
 		wg.Go(func() { _, _ = caches[1].Get(t.Context(), key) })
 		time.Sleep(100 * time.Millisecond)
@@ -637,7 +637,7 @@ func TestAFlightThatAskedAStandInIsNotSharedForLong(t *testing.T) {
 		if err := caches[2].Invalidate(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
-		slow = false
+		slow.Store(false)
 		time.Sleep(3 * time.Second)
 		if v, err := caches[1].Get(t.Context(), key); v != 2 || err != nil {
 			t.Errorf("3 s after the invalidation: got %d, %v, want the new value", v, err)
