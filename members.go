@@ -88,30 +88,63 @@ func (m *members) missing(now int64) int {
 // setMembers follows discovery. A list that makes no sense changes nothing. It is logged without the lock: a handler is the
 // application's, and may call this node.
 func (n *Node) setMembers(list []peers.Member) {
-	if err := n.update(list); err != nil {
+	held, err := n.update(list)
+	if err != nil {
 		n.cfg.Logger.Error("discovery reports a list that makes no sense; the last one stays", "error", err)
+	}
+	if held != nil {
+		n.cfg.Logger.Warn("discovery reports far fewer members; the last list stays for a while",
+			"members", len(n.members.Load().Members), "reported", len(held.Members), "for", n.pace().Hold)
 	}
 }
 
-func (n *Node) update(list []peers.Member) error {
+// update gives the table a list. It returns the list if it begins to be held back by it, and an error that is not the last one.
+func (n *Node) update(list []peers.Member) (held *membership.View, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed.Load() {
-		return nil
+		return nil, nil
 	}
 	now := n.clock.Exact()
 	n.answered.Store(now)
-	changed, err := n.table.Update(list, now)
-	if err != nil {
-		return err
+	before := n.table.Held()
+	changed, err := n.table.Update(list, n.leaving, now)
+	if differs := n.oddList.differs(err); err != nil {
+		if !differs {
+			err = nil
+		}
+		return nil, err
 	}
 	if old := n.members.Load(); changed || !old.known {
 		n.becomeLocked(n.table.View(), true)
 	}
-	return nil
+	if before == nil {
+		held = n.table.Held()
+	}
+	return held, nil
 }
 
-// tickMembers lets a list take effect that had to stand for a while.
+// leaving tells whether a member said that it stops.
+func (n *Node) leaving(id string) bool {
+	p := n.transport.Peer(id)
+	return p != nil && p.Status().Draining
+}
+
+// news tells errors that repeat from new ones, so that each is logged once. It is not safe for concurrent use.
+type news struct{ last string }
+
+// differs reports whether err, which may be nil, is another one than the last.
+func (s *news) differs(err error) bool {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	differs := text != s.last
+	s.last = text
+	return differs
+}
+
+// tickMembers lets a list take effect whose time has come.
 func (n *Node) tickMembers(now int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -2,7 +2,10 @@ package nearcache_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -123,52 +126,204 @@ func TestAMemberThatBlinksServesNothingOld(t *testing.T) {
 	})
 }
 
+// scripted starts node x beside a cluster, following a discovery that reports what the returned function is given.
+func scripted(t *testing.T, c *testcluster.Cluster, logger *slog.Logger) (n *nearcache.Node, report func(list []peers.Member, err error)) {
+	t.Helper()
+	host := c.Network.Host(testcluster.Host(9))
+	l, err := host.Listen(":7946")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		list []peers.Member
+		err  error
+	}
+	answers := make(chan answer)
+	n, err = nearcache.Start(t.Context(), nearcache.NodeConfig{
+		ID: "x", Listener: l, Dial: host.Dial, Logger: logger,
+		Discovery: peers.Func(func(ctx context.Context, update func([]peers.Member)) error {
+			for {
+				select {
+				case a := <-answers:
+					if a.err != nil {
+						return a.err
+					}
+					update(a.list)
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return n, func(list []peers.Member, err error) { answers <- answer{list, err} }
+}
+
+// membersAfter checks how many members n has after a while.
+func membersAfter(t *testing.T, n *nearcache.Node, after time.Duration, want int) {
+	t.Helper()
+	time.Sleep(after)
+	if got := len(n.Members()); got != want {
+		t.Errorf("got %d members after %v, want %d", got, after, want)
+	}
+}
+
+// settled is longer than a change of the list takes to come into use.
+const settled = 1200 * time.Millisecond
+
 // Case discovery-1.
 func TestAnEmptyAnswerDoesNotEmptyTheRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testcluster.Bubble(t, 2)
-		host := c.Network.Host(testcluster.Host(9))
-		l, err := host.Listen(":7946")
-		if err != nil {
-			t.Fatal(err)
-		}
-		lists := make(chan []peers.Member)
-		n, err := nearcache.Start(t.Context(), nearcache.NodeConfig{
-			ID: "x", Listener: l, Dial: host.Dial,
-			Discovery: peers.Func(func(ctx context.Context, update func([]peers.Member)) error {
-				for {
-					select {
-					case list := <-lists:
-						update(list)
-					case <-ctx.Done():
-						return ctx.Err()
+		n, report := scripted(t, c, nil)
+		report(c.Members(), nil)
+		membersAfter(t, n, time.Millisecond, 3) // the first one: at once
+		report(nil, nil)
+		membersAfter(t, n, 5*time.Second, 3) // it may be a failed answer
+		report(c.Members(), nil)
+		membersAfter(t, n, time.Minute, 3)
+		report(nil, nil)
+		membersAfter(t, n, 9900*time.Millisecond, 3)
+		membersAfter(t, n, 200*time.Millisecond, 1) // it has stood
+		report([]peers.Member{{Addr: "0.0.0.0:1"}}, nil)
+		membersAfter(t, n, time.Second, 1) // nonsense changes nothing
+		report(append(c.Members(), c.Members()...), nil)
+		membersAfter(t, n, 150*time.Millisecond, 1)
+		membersAfter(t, n, 150*time.Millisecond, 3)
+	})
+}
+
+// Case discovery-1. A list that loses more than half at once is believed after a while, or at once where those who are missing said that
+// they leave.
+func TestMembersThatVanishAtOnce(t *testing.T) {
+	for name, announced := range map[string]bool{"cut off": false, "closed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 5)
+				n, report := scripted(t, c, nil)
+				all := append(c.Members(), peers.Member{ID: "x", Addr: n.Addr()})
+				c.List.Set(all...)
+				report(all, nil)
+				if err := n.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(settled)
+				for _, other := range c.Nodes[1:] {
+					if announced {
+						if err := other.Close(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						c.Network.Cut(testcluster.Host(9), other.Addr()[:len("127.0.0.1")])
 					}
 				}
-			}),
+				time.Sleep(5 * time.Second) // discovery is late
+				report([]peers.Member{all[0], all[5]}, nil)
+				if announced {
+					membersAfter(t, n, 310*time.Millisecond, 2)
+					return
+				}
+				membersAfter(t, n, 9900*time.Millisecond, 6)
+				membersAfter(t, n, 300*time.Millisecond, 2)
+			})
 		})
-		if err != nil {
+	}
+}
+
+// A member that comes back after it left has not left.
+func TestAMemberThatComesBackIsNotLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 1)
+		n, report := scripted(t, c, nil)
+		all := append(c.Members(), peers.Member{ID: "x", Addr: n.Addr()})
+		c.List.Set(all...)
+		report(all, nil)
+		if err := n.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		defer n.Close(t.Context())
-		members := func(after time.Duration, want int) {
-			t.Helper()
-			time.Sleep(after)
-			if got := len(n.Members()); got != want {
-				t.Errorf("got %d members after %v, want %d", got, after, want)
+		if err := c.Nodes[0].Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.Nodes[0] = c.Start(0)
+		if err := c.Nodes[0].Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		report(all[1:], nil)
+		membersAfter(t, n, 5*time.Second, 2)
+	})
+}
+
+// Changes that discovery reports one after the other are one change of the ring, and the next one keeps its distance.
+func TestChangesOfTheListSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		n, report := scripted(t, c, nil)
+		report(c.Members(), nil)
+		time.Sleep(10 * time.Second)
+		views := []uint64{n.Stats().RingView}
+		list := c.Members()
+		for i := range 100 { // three seconds long
+			list = append(list, peers.Member{ID: fmt.Sprint("m", i), Addr: fmt.Sprintf("127.0.1.%d:1", i)})
+			report(list, nil)
+			time.Sleep(30 * time.Millisecond)
+			if v := n.Stats().RingView; v != views[len(views)-1] {
+				views = append(views, v)
 			}
 		}
-		lists <- c.Members()
-		members(time.Millisecond, 3)
-		lists <- nil
-		members(5*time.Second, 3) // it may be a failed answer
-		lists <- c.Members()
-		members(time.Minute, 3)
-		lists <- nil
-		members(11*time.Second, 1) // it has stood
-		lists <- []peers.Member{{Addr: "0.0.0.0:1"}}
-		members(time.Second, 1) // nonsense changes nothing
-		lists <- append(c.Members(), c.Members()...)
-		members(time.Millisecond, 3)
+		membersAfter(t, n, settled, 103)
+		if got := len(views) - 1; got < 2 || got > 4 {
+			t.Errorf("got %d changes of the ring in 3s, want about one a second", got)
+		}
+	})
+}
+
+// What is wrong with discovery is logged when it begins, not as often as it is asked.
+func TestTroubleOfDiscoveryIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var log strings.Builder // written by one goroutine, that of discovery, and read while it is idle
+		n, report := scripted(t, c, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+		lines := func(what string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := strings.Count(log.String(), "msg="); got != want {
+				t.Errorf("%s: got %d lines, want %d:\n%s", what, got, want, log.String())
+			}
+			log.Reset()
+		}
+		repeat := func(list []peers.Member, err error) {
+			for range 4 {
+				report(list, err)
+				time.Sleep(1500 * time.Millisecond)
+			}
+		}
+		repeat(c.Members(), nil)
+		lines("good lists", 0)
+		bad := []peers.Member{{ID: "n0", Addr: "a:1"}, {ID: "n0", Addr: "b:1"}}
+		repeat(bad, nil)
+		lines("a list that makes no sense", 1)
+		repeat(nil, nil)
+		lines("empty lists", 1)
+		repeat(c.Members(), nil)
+		repeat(bad, nil)
+		lines("the same nonsense again, after a good list", 1)
+		repeat(nil, errors.New("no such host"))
+		lines("failures", 1)
+		if age := n.Stats().DiscoveryAge; age < 6*time.Second {
+			t.Errorf("DiscoveryAge after failures: got %v, want at least 6s", age)
+		}
+		report(c.Members(), nil)
+		repeat(nil, errors.New("no such host"))
+		lines("the same failure after an answer", 1)
+		membersAfter(t, n, 0, 4)
 	})
 }
 

@@ -40,6 +40,7 @@ type Node struct {
 	closed    atomic.Bool
 	joined    chan struct{} // closed when the members are known
 	answered  atomic.Int64  // when discovery last did
+	oddList   news          // the last list that made no sense; guarded by mu
 	differing atomic.Uint64 // answers from peers with another view
 
 	// ctx ends when Close stops waiting for calls under way. It is the node's own, not a request's.
@@ -131,22 +132,19 @@ func (n *Node) identify(l net.Listener) error {
 		n.id = "local"
 	}
 	var err error
-	n.table, err = membership.New(peers.Member{ID: n.id, Addr: n.addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight}, n.grace())
+	n.table, err = membership.New(peers.Member{ID: n.id, Addr: n.addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight}, n.pace())
 	if err != nil {
 		return &ConfigError{Problems: []string{err.Error()}}
 	}
 	return nil
 }
 
-// emptyGrace is how long a list without any other member has to stand before it is believed: an answer that failed looks like it.
-const emptyGrace = 10 * time.Second
-
-// grace is the one of this node's discovery. What the program itself sets is believed at once.
-func (n *Node) grace() time.Duration {
+// pace is how hasty this node follows its discovery (docs/design.md, section 7). What the program itself sets is believed at once.
+func (n *Node) pace() membership.Pace {
 	if _, ok := n.cfg.Discovery.(*peers.List); ok {
-		return 0
+		return membership.Pace{}
 	}
-	return emptyGrace
+	return membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second}
 }
 
 // checkPlaintext refuses to serve strangers on the network in the clear, unless that was asked for.
@@ -270,12 +268,22 @@ func (n *Node) tick() {
 // discover follows the discovery until the node closes. One that gives up is started again.
 func (n *Node) discover() {
 	const pause = time.Second
+	var ends news
+	var answered int64
 	for {
 		err := n.cfg.Discovery.Watch(n.ctx, n.setMembers)
 		if n.ctx.Err() != nil {
 			return
 		}
-		n.cfg.Logger.Warn("discovery ended, starting it again", "error", err)
+		if err == nil {
+			err = errors.New("nearcache: Watch returned before its context ended")
+		}
+		if at := n.answered.Load(); at != answered {
+			ends, answered = news{}, at // it had worked meanwhile
+		}
+		if ends.differs(err) {
+			n.cfg.Logger.Warn("discovery ended, starting it again every second", "error", err)
+		}
 		select {
 		case <-time.After(pause):
 		case <-n.ctx.Done():

@@ -40,19 +40,33 @@ func (v *View) Resolve(id, addr string) int {
 	return v.Ring.Index(canonical)
 }
 
+// Pace is how hasty a Table is. The zero Pace believes every list at once.
+type Pace struct {
+	// Hold is how long a list has to stand that lost more than half of the members at once, or all others: an answer that failed
+	// looks like it.
+	Hold time.Duration
+	// Settle is how long a change waits for the ones that come with it: all changes of this time are one.
+	Settle time.Duration
+	// Space is the least time between two changes.
+	Space time.Duration
+}
+
 // Table follows discovery. It is not safe for concurrent use; the Views that it hands out are.
 type Table struct {
-	self  peers.Member
-	grace time.Duration
-	view  *View
-	// held is a list without any other member that is not believed yet; nil: none. due is when it will be.
-	held *View
+	self    peers.Member
+	pace    Pace
+	view    *View
+	started bool  // discovery has answered
+	changed int64 // when view last did
+	// next is the last list, which is not in use yet; nil: view is. due is when it will be.
+	next *View
 	due  int64
+	held bool // next waits for Hold
 }
 
 // New returns a table whose view is this node alone. self.Addr is the address that others dial, self.ID its configured ID,
-// empty or the address when there is none. A node that nobody dials has an ID and no Addr. A list without any other member takes effect when it has stood for grace; 0: at once.
-func New(self peers.Member, grace time.Duration) (*Table, error) {
+// empty or the address when there is none. A node that nobody dials has an ID and no Addr.
+func New(self peers.Member, pace Pace) (*Table, error) {
 	if self.Addr != "" || self.ID == "" {
 		var err error
 		if self, err = normalize(self); err != nil {
@@ -60,7 +74,7 @@ func New(self peers.Member, grace time.Duration) (*Table, error) {
 		}
 	}
 	var err error
-	t := &Table{self: self, grace: grace}
+	t := &Table{self: self, pace: pace}
 	t.view, err = t.build(nil)
 	return t, err
 }
@@ -68,47 +82,89 @@ func New(self peers.Member, grace time.Duration) (*Table, error) {
 // View returns the current view.
 func (t *Table) View() *View { return t.view }
 
-// Update takes a list from discovery and reports whether the view has changed. A list that makes no sense changes
-// nothing and is an error that names all that is wrong: addresses that nobody can dial, one ID at two addresses, one address
-// under two IDs, and what ring.New refuses.
+// Update takes a list from discovery and reports whether the view has changed. The first list takes effect at once, later ones as
+// the Pace says; until then Tick has to be called. Whatever comes meanwhile, the last list counts. A list that makes no sense
+// changes nothing and is an error that names all that is wrong: addresses that nobody can dial, one ID at two addresses, one
+// address under two IDs, and what ring.New refuses.
+//
+// leaving tells which members have said themselves that they stop: that these vanish is no reason to hold a list back. Nil: none.
 //
 // This node's entry is the one with its ID, or else the one at its address. The view takes the entry as it stands: the others
 // see the same entry, and only when all place keys by the same IDs, zones and weights do they agree about owners. So a
 // configured ID does not count where discovery knows this node by its address only, or not at all and the others by theirs.
 // A node configured to own nothing owns nothing all the same.
-func (t *Table) Update(list []peers.Member, now int64) (changed bool, err error) {
+func (t *Table) Update(list []peers.Member, leaving func(id string) bool, now int64) (changed bool, err error) {
 	view, err := t.build(list)
 	if err != nil {
 		return false, err
 	}
-	if t.grace > 0 && len(view.Members) == 1 && len(t.view.Members) > 1 {
-		if t.held == nil {
-			t.due = now + int64(t.grace)
+	first := !t.started
+	t.started = true
+	switch {
+	case first || view.equal(t.view):
+		return t.accept(view, now), nil
+	case t.view.shrinks(view, leaving):
+		if t.next == nil || !t.held {
+			t.held, t.due = true, now+int64(t.pace.Hold)
 		}
-		t.held = view
-		return t.Tick(now), nil
+	case t.next == nil || t.held:
+		t.held, t.due = false, max(now+int64(t.pace.Settle), t.changed+int64(t.pace.Space))
 	}
-	return t.accept(view), nil
+	t.next = view
+	return t.Tick(now), nil
 }
 
-// Tick lets a held list take effect when its time has come, and reports whether the view has changed.
+// Tick lets the last list take effect when its time has come, and reports whether the view has changed.
 func (t *Table) Tick(now int64) (changed bool) {
-	if t.held == nil || now < t.due {
+	if t.next == nil || now < t.due {
 		return false
 	}
-	return t.accept(t.held)
+	return t.accept(t.next, now)
 }
 
 // Due returns when Tick has something to do, 0 for never.
 func (t *Table) Due() int64 { return t.due }
 
-func (t *Table) accept(view *View) (changed bool) {
-	t.held, t.due = nil, 0
-	if slices.Equal(view.Members, t.view.Members) && view.Self == t.view.Self && view.Listed == t.view.Listed {
+// Held returns the list that has lost too many members to be believed yet; nil: there is none.
+func (t *Table) Held() *View {
+	if !t.held {
+		return nil
+	}
+	return t.next
+}
+
+func (t *Table) accept(view *View, now int64) (changed bool) {
+	t.next, t.due, t.held = nil, 0, false
+	if view.equal(t.view) {
 		return false
 	}
-	t.view = view
+	t.view, t.changed = view, now
 	return true
+}
+
+func (v *View) equal(w *View) bool {
+	return slices.Equal(v.Members, w.Members) && v.Self == w.Self && v.Listed == w.Listed
+}
+
+// shrinks tells whether fewer than half of the listed members, or none of the others, are left in w; those that are leaving do not
+// count. What counts is the list and not who is on it: so all nodes judge it alike, even one that has vanished from it.
+func (v *View) shrinks(w *View, leaving func(id string) bool) bool {
+	gone := 0
+	for i, m := range v.Members {
+		if i != v.Self && leaving != nil && w.Ring.Index(m.ID) < 0 && leaving(m.ID) {
+			gone++
+		}
+	}
+	alone := len(w.Members) == 1 && len(v.Members)-gone > 1
+	return alone || 2*w.listed() < v.listed()-gone
+}
+
+// listed returns how many members discovery reported.
+func (v *View) listed() int {
+	if v.Listed {
+		return len(v.Members)
+	}
+	return len(v.Members) - 1
 }
 
 // build returns the view of a list.

@@ -14,9 +14,9 @@ import (
 
 const self = "10.0.0.1:7946"
 
-func newTable(t *testing.T, me peers.Member, grace time.Duration) *Table {
+func newTable(t *testing.T, me peers.Member, pace Pace) *Table {
 	t.Helper()
-	table, err := New(me, grace)
+	table, err := New(me, pace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func newTable(t *testing.T, me peers.Member, grace time.Duration) *Table {
 
 func update(t *testing.T, table *Table, list []peers.Member, now int64) bool {
 	t.Helper()
-	changed, err := table.Update(list, now)
+	changed, err := table.Update(list, nil, now)
 	if err != nil {
 		t.Fatalf("Update(%v): %v", list, err)
 	}
@@ -117,7 +117,7 @@ func TestUpdate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 5 { // the order does not matter
-				table := newTable(t, c.me, 0)
+				table := newTable(t, c.me, Pace{})
 				update(t, table, c.list, 1)
 				if got := text(table.View()); got != c.want {
 					t.Errorf("Update(%v): got %s, want %s", c.list, got, c.want)
@@ -133,7 +133,7 @@ func TestUpdate(t *testing.T) {
 
 // Cases ring-2 and transport-9.
 func TestBadListsChangeNothing(t *testing.T) {
-	table := newTable(t, peers.Member{Addr: self}, 0)
+	table := newTable(t, peers.Member{Addr: self}, Pace{})
 	update(t, table, addrs(self, "b:1"), 1)
 	before := table.View()
 	for name, c := range map[string]struct {
@@ -151,7 +151,7 @@ func TestBadListsChangeNothing(t *testing.T) {
 		"weight":                    {[]peers.Member{{Addr: "b:1", Weight: math.MaxInt32}}, []string{"Weight 2147483647"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changed, err := table.Update(c.list, 2)
+			changed, err := table.Update(c.list, nil, 2)
 			if err == nil || changed || table.View() != before {
 				t.Fatalf("Update(%v): got %v, %v and %s, want an error and no change", c.list, changed, err, text(table.View()))
 			}
@@ -163,14 +163,14 @@ func TestBadListsChangeNothing(t *testing.T) {
 		})
 	}
 	for _, addr := range []string{"", "0.0.0.0:1", "[::]:1", "10.0.0.1:0", ":7946"} {
-		if _, err := New(peers.Member{Addr: addr}, 0); err == nil {
+		if _, err := New(peers.Member{Addr: addr}, Pace{}); err == nil {
 			t.Errorf("New with address %q: want an error", addr)
 		}
 	}
 }
 
 func TestUnchangedListsChangeNothing(t *testing.T) {
-	table := newTable(t, peers.Member{Addr: self}, 0)
+	table := newTable(t, peers.Member{Addr: self}, Pace{})
 	if !update(t, table, addrs("b:1", self, "c:1"), 1) {
 		t.Fatal("the first list: got no change")
 	}
@@ -185,14 +185,64 @@ func TestUnchangedListsChangeNothing(t *testing.T) {
 	}
 }
 
-// Case discovery-1.
-func TestEmptyListIsHeldForTheGrace(t *testing.T) {
-	const grace = 10 * time.Second
-	table := newTable(t, peers.Member{Addr: self}, grace)
-	if update(t, table, nil, 1) || table.Due() != 0 {
-		t.Errorf("an empty list where there was nobody: got a change or something due at %d", table.Due())
+// Case discovery-1. A list that lost too many members at once is believed when it has stood.
+func TestAShrunkenListIsHeld(t *testing.T) {
+	const hold = 10 * time.Second
+	a, b, c, d := peers.Member{ID: "a", Addr: self}, peers.Member{ID: "b", Addr: "b:1"}, peers.Member{ID: "c", Addr: "c:1"}, peers.Member{ID: "d", Addr: "d:1"}
+	list := func(m ...peers.Member) []peers.Member { return m }
+	for name, x := range map[string]struct {
+		from, to []peers.Member
+		leaving  string
+		held     bool
+	}{
+		"nobody where there was nobody": {list(), list(a), "", false},
+		"empty":                         {list(a, b), list(), "", true},
+		"this node alone":               {list(a, b), list(a), "", true},
+		"empty, though one leaves":      {list(a, b), list(), "b", true},
+		"alone, the other leaves":       {list(a, b), list(a), "b", false},
+		"half":                          {list(a, b, c, d), list(a, b), "", false},
+		"half, this node gone":          {list(a, b, c, d), list(c, d), "", false},
+		"a quarter":                     {list(a, b, c, d), list(d), "", true},
+		"a third, never listed":         {list(b, c, d), list(b), "", true},
+		"a quarter, one leaves":         {list(a, b, c, d), list(d), "b", true},
+		"a quarter, two leave":          {list(a, b, c, d), list(d), "b c", false},
+		"all leave":                     {list(a, b, c, d), list(a), "b c d", false},
+		"leaving and still there":       {list(a, b, c, d), list(d), "d", true},
+		"others instead":                {list(a, b, c, d), list(a, peers.Member{Addr: "x:1"}, peers.Member{Addr: "y:1"}), "", false},
+		"more":                          {list(a, b), list(a, b, c), "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newTable(t, a, Pace{Hold: hold})
+			update(t, table, x.from, 1)
+			leaving := func(id string) bool { return slices.Contains(strings.Fields(x.leaving), id) }
+			changed, err := table.Update(x.to, leaving, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := table.Held() != nil; got != x.held || changed == x.held && !slices.Equal(x.to, list(a)) || table.Due() > 0 != x.held {
+				t.Errorf("held %v, changed %v, due at %d; want held %v", got, changed, table.Due(), x.held)
+			}
+			if !x.held {
+				return
+			}
+			if table.Tick(99 + int64(hold)) {
+				t.Error("Tick before the time: got a change")
+			}
+			if !table.Tick(100+int64(hold)) || table.Held() != nil || table.Due() != 0 {
+				t.Errorf("Tick at the time: got %s, due at %d", text(table.View()), table.Due())
+			}
+			if table.Tick(1 << 62) {
+				t.Error("Tick with nothing held: got a change")
+			}
+		})
 	}
-	full := addrs(self, "b:1", "c:1")
+}
+
+// Case discovery-1.
+func TestWhileAListIsHeld(t *testing.T) {
+	const hold = 10 * time.Second
+	table := newTable(t, peers.Member{Addr: self}, Pace{Hold: hold})
+	full := addrs(self, "b:1", "c:1", "d:1", "e:1")
 	update(t, table, full, 1)
 	steps := []struct {
 		list    []peers.Member
@@ -200,13 +250,14 @@ func TestEmptyListIsHeldForTheGrace(t *testing.T) {
 		members int
 		due     int64
 	}{
-		{nil, 100, 3, 100 + int64(grace)},
-		{addrs(self), 200, 3, 100 + int64(grace)}, // alone is as empty, and the time goes on
-		{full, 300, 3, 0},                         // it was a hiccup
-		{nil, 400, 3, 400 + int64(grace)},
-		{addrs("b:1"), 500, 2, 0}, // fewer, not none: at once
-		{nil, 600, 2, 600 + int64(grace)},
-		{nil, 600 + int64(grace), 1, 0},
+		{nil, 100, 5, 100 + int64(hold)},
+		{addrs(self), 200, 5, 100 + int64(hold)}, // alone is as empty, and the time goes on
+		{full, 300, 5, 0},                        // it was a hiccup
+		{nil, 400, 5, 400 + int64(hold)},
+		{addrs(self, "b:1"), 500, 5, 400 + int64(hold)}, // better, but still too few
+		{addrs(self, "b:1", "c:1"), 600, 3, 0},          // enough: at once
+		{nil, 700, 3, 700 + int64(hold)},
+		{nil, 700 + int64(hold), 1, 0},
 	}
 	for i, s := range steps {
 		update(t, table, s.list, s.now)
@@ -218,22 +269,96 @@ func TestEmptyListIsHeldForTheGrace(t *testing.T) {
 		}
 	}
 
-	update(t, table, full, 1)
-	update(t, table, nil, 1000)
-	if table.Tick(table.Due() - 1) {
-		t.Error("Tick before the time: got a change")
-	}
-	if !table.Tick(table.Due()) || len(table.View().Members) != 1 || table.Due() != 0 {
-		t.Errorf("Tick at the time: got %s, due %d", text(table.View()), table.Due())
-	}
-	if table.Tick(1 << 62) {
-		t.Error("Tick with nothing held: got a change")
-	}
-
-	table = newTable(t, peers.Member{Addr: self}, 0)
+	table = newTable(t, peers.Member{Addr: self}, Pace{})
 	update(t, table, full, 1)
 	if !update(t, table, nil, 2) || len(table.View().Members) != 1 {
-		t.Error("an empty list without grace: want it at once")
+		t.Error("an empty list where nothing is held: want it at once")
+	}
+}
+
+// Changes that come together are one, and changes keep their distance.
+func TestChangesSettle(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	table := newTable(t, peers.Member{Addr: self}, Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second})
+	base := addrs(self, "b:1", "c:1")
+	grown := addrs(self, "b:1", "c:1", "d:1")
+	for i, s := range []struct {
+		list    []peers.Member // nil: Tick
+		now     int64          // ms
+		members int
+		due     int64 // ms
+	}{
+		{base, 5000, 3, 0}, // the first list: at once
+		{grown, 5100, 3, 6000},
+		{nil, 5999, 3, 6000},
+		{nil, 6000, 4, 0},
+		{base, 9000, 4, 9200},
+		{addrs(self, "b:1"), 9100, 4, 9200}, // comes with it
+		{nil, 9199, 4, 9200},
+		{nil, 9250, 2, 0},
+		{base, 20000, 2, 20200},
+		{addrs(self, "b:1"), 20100, 2, 0}, // it only blinked
+		{base, 20300, 2, 20500},
+		{addrs(self), 20400, 2, 30400}, // too few now: the time of the hold counts
+		{base, 20450, 2, 20650},
+		{nil, 20700, 3, 0},
+	} {
+		if s.list == nil {
+			table.Tick(s.now * ms)
+		} else {
+			update(t, table, s.list, s.now*ms)
+		}
+		if got := len(table.View().Members); got != s.members || table.Due() != s.due*ms {
+			t.Errorf("step %d: got %d members, due at %d ms, want %d, %d", i, got, table.Due()/ms, s.members, s.due)
+		}
+	}
+}
+
+// Case ring-7. Whatever comes, and however fast: the last list is in use when its time has come, and changes keep their distance.
+func TestTheLastListWins(t *testing.T) {
+	pace := Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second}
+	random := rand.New(rand.NewPCG(7, 7))
+	all := addrs(self, "b:1", "c:1", "d:1", "e:1", "f:1", "g:1", "h:1")
+	for range 5 {
+		table := newTable(t, peers.Member{Addr: self}, pace)
+		update(t, table, all, 1)
+		now, last, changes := int64(1), int64(1), 0
+		changed := func(yes bool) {
+			if !yes {
+				return
+			}
+			if changes++; now-last < int64(pace.Space) {
+				t.Fatalf("two changes within %v", time.Duration(now-last))
+			}
+			last = now
+		}
+		var want []peers.Member
+		for range 50 {
+			now += random.Int64N(int64(300 * time.Millisecond))
+			want = nil
+			for _, m := range all {
+				if random.IntN(3) > 0 {
+					want = append(want, m)
+				}
+			}
+			changed(update(t, table, want, now))
+			now += random.Int64N(int64(300 * time.Millisecond))
+			changed(table.Tick(now))
+		}
+		wait := pace.Space
+		if table.Held() != nil {
+			wait = pace.Hold
+		}
+		now += int64(wait)
+		changed(table.Tick(now))
+		fresh := newTable(t, peers.Member{Addr: self}, Pace{})
+		update(t, fresh, want, 1)
+		if got, want := text(table.View()), text(fresh.View()); got != want {
+			t.Fatalf("%v after the last list: got %s, want %s", wait, got, want)
+		}
+		if changes < 5 {
+			t.Fatalf("got %d changes in 15 s, want them not to starve", changes)
+		}
 	}
 }
 
@@ -248,7 +373,7 @@ func TestAllNodesAgree(t *testing.T) {
 			for _, me := range []peers.Member{
 				{Addr: m.Addr}, {ID: m.ID, Addr: m.Addr}, {ID: fmt.Sprint("host-", i), Addr: m.Addr, Zone: "own", Weight: 7},
 			} {
-				table := newTable(t, me, 0)
+				table := newTable(t, me, Pace{})
 				update(t, table, list, 1)
 				views = append(views, table.View())
 			}
@@ -262,7 +387,7 @@ func TestAllNodesAgree(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	table := newTable(t, peers.Member{Addr: self}, 0)
+	table := newTable(t, peers.Member{Addr: self}, Pace{})
 	update(t, table, []peers.Member{{ID: "a", Addr: "a:1"}, {Addr: "b:1"}}, 1)
 	for _, c := range []struct {
 		id, addr string

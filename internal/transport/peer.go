@@ -32,6 +32,7 @@ type Peer struct {
 	view        atomic.Uint64
 	inView      atomic.Bool
 	suspect     atomic.Bool
+	leaving     atomic.Bool // it said that it stops; a new lane forgets it
 	pinging     atomic.Bool
 	reason      atomic.Pointer[string]
 
@@ -62,7 +63,7 @@ type PeerStatus struct {
 	Ready       bool
 	Connected   bool      // a lane is up
 	Breaker     string    // "closed", or "open" while the peer is suspect
-	Draining    bool      // it said that it stops
+	Draining    bool      // it said that it stops, and has not come back
 	Reason      string    // why no lane is up, as far as it is known
 	LastContact time.Time // of the last frame; zero: never
 	Requests    uint64    // sent
@@ -146,7 +147,7 @@ func (p *Peer) Status() PeerStatus {
 	l := p.pickAny()
 	s := PeerStatus{
 		ID: p.id, Addr: p.addr,
-		Ready: p.Ready(), Connected: l != nil, Breaker: "closed", Draining: l != nil && l.draining.Load(),
+		Ready: p.Ready(), Connected: l != nil, Breaker: "closed", Draining: p.leaving.Load(),
 		Requests: p.requests.Load(), Errors: p.errors.Load(),
 		Incarnation: p.incarnation.Load(), View: p.view.Load(), InView: p.inView.Load(),
 	}

@@ -83,6 +83,7 @@ func (p *Peer) runLane(i int) error {
 	}
 	l := &lane{p: p, st: st, cancel: cancel, incarnation: f.Hello.Incarnation}
 	p.incarnation.Store(f.Hello.Incarnation)
+	p.leaving.Store(false)
 	p.heard(f)
 	p.lanes[i].Store(l)
 	p.reason.Store(nil)
@@ -117,6 +118,9 @@ func (p *Peer) heard(f *replyFrame) {
 	p.lastContact.Store(p.t.now())
 	p.view.Store(f.View)
 	p.inView.Store(f.InView)
+	if f.Draining {
+		p.leaving.Store(true)
+	}
 	if p.suspect.Load() {
 		p.suspect.Store(false)
 	}
