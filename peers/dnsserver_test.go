@@ -2,7 +2,11 @@ package peers
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -13,14 +17,17 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// dnsServer is a name server on loopback.
+// dnsServer is a name server on loopback. What does not fit into a datagram it cuts off, and answers in full over TCP.
 type dnsServer struct {
 	conn net.PacketConn
-	done chan struct{}
+	tcp  net.Listener
+	wg   sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below
 	records map[string][]dnsmessage.ResourceBody
 	failing map[dnsmessage.Type]bool // answered with a server failure
+	silent  bool                     // does not answer at all
+	noTCP   bool                     // hangs up on TCP
 }
 
 // startDNS starts a server and returns it with a resolver that asks it alone.
@@ -30,16 +37,25 @@ func startDNS(t *testing.T) (*dnsServer, *net.Resolver) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tcp, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := &dnsServer{
-		conn: conn, done: make(chan struct{}),
+		conn: conn, tcp: tcp,
 		records: make(map[string][]dnsmessage.ResourceBody), failing: make(map[dnsmessage.Type]bool),
 	}
-	go s.serve()
+	s.wg.Go(s.serve)
+	s.wg.Go(s.serveTCP)
 	t.Cleanup(func() {
 		_ = conn.Close() // ends serve
-		<-s.done
+		_ = tcp.Close()  // ends serveTCP
+		s.wg.Wait()
 	})
-	return s, &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return s, &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		if strings.HasPrefix(network, "tcp") {
+			return (&net.Dialer{}).DialContext(ctx, "tcp4", tcp.Addr().String())
+		}
 		return (&net.Dialer{}).DialContext(ctx, "udp4", conn.LocalAddr().String())
 	}}
 }
@@ -56,21 +72,59 @@ func (s *dnsServer) fail(kind dnsmessage.Type, failing bool) {
 	s.failing[kind] = failing
 }
 
+// ignore makes the server ignore questions, or only those over TCP.
+func (s *dnsServer) ignore(all, tcp bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent, s.noTCP = all, tcp
+}
+
+// maxDatagram is what resolvers accept over UDP.
+const maxDatagram = 1232
+
 func (s *dnsServer) serve() {
-	defer close(s.done)
 	buf := make([]byte, 1500)
 	for {
 		n, from, err := s.conn.ReadFrom(buf)
 		if err != nil {
 			return
 		}
-		if reply := s.reply(buf[:n]); reply != nil {
+		if reply := s.reply(buf[:n], maxDatagram); reply != nil {
 			_, _ = s.conn.WriteTo(reply, from) // the resolver asks again
 		}
 	}
 }
 
-func (s *dnsServer) reply(query []byte) []byte {
+func (s *dnsServer) serveTCP() {
+	for {
+		conn, err := s.tcp.Accept()
+		if err != nil {
+			return
+		}
+		s.answerTCP(conn)
+	}
+}
+
+// answerTCP answers one question.
+func (s *dnsServer) answerTCP(conn net.Conn) {
+	defer conn.Close()
+	s.mu.Lock()
+	noTCP := s.noTCP
+	s.mu.Unlock()
+	var length uint16
+	if noTCP || binary.Read(conn, binary.BigEndian, &length) != nil {
+		return
+	}
+	query := make([]byte, length)
+	if _, err := io.ReadFull(conn, query); err != nil {
+		return
+	}
+	reply := s.reply(query, math.MaxUint16)
+	_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)) // the resolver asks again
+}
+
+// reply returns the answer, without records if it would be longer than limit.
+func (s *dnsServer) reply(query []byte, limit int) []byte {
 	var m dnsmessage.Message
 	if err := m.Unpack(query); err != nil || len(m.Questions) != 1 {
 		return nil
@@ -84,6 +138,8 @@ func (s *dnsServer) reply(query []byte) []byte {
 	defer s.mu.Unlock()
 	records, ok := s.records[strings.ToLower(q.Name.String())]
 	switch {
+	case s.silent:
+		return nil
 	case s.failing[q.Type]:
 		reply.RCode = dnsmessage.RCodeServerFailure
 	case !ok:
@@ -96,6 +152,10 @@ func (s *dnsServer) reply(query []byte) []byte {
 		}
 	}
 	packed, err := reply.Pack()
+	if err == nil && len(packed) > limit {
+		reply.Answers, reply.Truncated = nil, true
+		packed, err = reply.Pack()
+	}
 	if err != nil {
 		return nil
 	}
@@ -198,6 +258,54 @@ func TestDNSFailureOfOneFamily(t *testing.T) {
 	server.fail(dnsmessage.TypeAAAA, true)
 	if got, want := ask(t, resolver, "both.test.:1"), "10.0.0.1:1*0"; got != want {
 		t.Errorf("while IPv6 fails: got %q, want %q", got, want)
+	}
+}
+
+// A list is never half of one: not when the answer does not fit into a datagram, and not when one of the targets makes no sense.
+func TestDNSAnswersAreWhole(t *testing.T) {
+	server, resolver := startDNS(t)
+	var addrs, targets []dnsmessage.ResourceBody
+	for i := range 200 {
+		addrs = append(addrs, ip(fmt.Sprintf("10.0.1.%d", i)))
+		targets = append(targets, srv(fmt.Sprintf("pod-%d.cache.test.", i), 1, 1))
+	}
+	server.set("many.test.", addrs...)
+	server.set("_cache._tcp.many.test.", targets...)
+	server.set("_cache._tcp.odd.test.", srv("good.test.", 1, 1), srv("b d.test.", 1, 1))
+	server.set("_cache._tcp.port.test.", srv("good.test.", 1, 1), srv("other.test.", 0, 1))
+	for _, name := range []string{"many.test.:1", "_cache._tcp.many.test."} {
+		if got := len(strings.Fields(ask(t, resolver, name))); got != 200 {
+			t.Errorf("%s: got %d members, want 200", name, got)
+		}
+	}
+	for _, name := range []string{"_cache._tcp.odd.test.", "_cache._tcp.port.test."} {
+		if got := ask(t, resolver, name); got != "" {
+			t.Errorf("%s: got %q, want an error", name, got)
+		}
+	}
+	server.ignore(false, true)
+	for _, name := range []string{"many.test.:1", "_cache._tcp.many.test."} {
+		if got := ask(t, resolver, name); got != "" {
+			t.Errorf("%s without TCP: got %d members, want an error", name, len(strings.Fields(got)))
+		}
+	}
+}
+
+// A server that does not answer costs the time that there is for a question, and no list.
+func TestDNSWithoutAnAnswer(t *testing.T) {
+	server, resolver := startDNS(t)
+	server.set("cache.test.", ip("10.0.0.1"))
+	server.ignore(true, true)
+	for _, name := range []string{"cache.test.:1", "_cache._tcp.cache.test."} {
+		lookup, err := newLookup(name, resolver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if got, err := lookup(ctx); err == nil {
+			t.Errorf("%s: got %v, want an error", name, got)
+		}
+		cancel()
 	}
 }
 

@@ -13,7 +13,7 @@ type Member struct {
 	Weight int    // share of the key space relative to the others; 0 means 1, negative: owns nothing
 }
 
-// Discovery reports who is in the cluster.
+// Discovery reports who is in the cluster. The package discoverytest has a test for implementations.
 type Discovery interface {
 	// Watch calls update with the complete member list, once as soon as it is known and again after every change, until ctx
 	// ends; it returns when ctx ends or on an error it cannot recover from. The node adds itself, so a list without it, or

@@ -50,7 +50,9 @@ var layout = map[string]room{
 	"ring":         {external: []string{xxhashLib}, passive: true},
 	"singleflight": {external: []string{syncLib}},
 	"invalidation": {external: []string{xxhashLib, simplelru}, passive: true},
-	"peers":        {tests: []string{dnsLib}},
+	"peers":        {tests: []string{"peers/discoverytest", dnsLib}},
+
+	"peers/discoverytest": {project: []string{"peers"}},
 
 	"peers/peerstest": {project: []string{"peers"}, tests: []string{grpcLib, nettestLib}},
 
