@@ -158,6 +158,7 @@ func slowUpdate(s Source) error {
 		if !within(s.Within, done) {
 			err = errors.New("a Set waits for an update that takes long")
 		}
+		s.quiet() // a second update would begin now
 	}
 	close(release)
 	if err == nil {

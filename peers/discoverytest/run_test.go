@@ -160,6 +160,7 @@ func TestBadDiscoveries(t *testing.T) {
 		}, "Outage", "got []"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for _, check := range checks() {
 				if !slices.Contains(strings.Fields(c.failed), check.name) {
 					continue
@@ -167,7 +168,7 @@ func TestBadDiscoveries(t *testing.T) {
 				r := newRegistry()
 				s := Source{
 					Discovery: peers.Func(func(ctx context.Context, update func([]peers.Member)) error { return c.watch(r, ctx, update) }),
-					Set:       r.set, Break: r.fail, Within: 100 * time.Millisecond,
+					Set:       r.set, Break: r.fail, Within: 250 * time.Millisecond,
 				}
 				if err := check.run(s.effective()); err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s: got %v, want an error that says %q", check.name, err, c.says)
