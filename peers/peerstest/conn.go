@@ -37,18 +37,22 @@ func (c *conn) Write(p []byte) (int, error) {
 // Close ends both directions. What was written before still arrives.
 func (c *conn) Close() error {
 	c.forget()
-	if !c.in.closeRead(net.ErrClosed) {
+	if !c.end(net.ErrClosed, io.EOF) {
 		return opError("close", c.local, c.remote, net.ErrClosed)
 	}
-	c.out.closeWrite(net.ErrClosed, io.EOF)
 	return nil
 }
 
 // abort breaks the connection at this end at once; the other end sees a reset when it can hear of it.
 func (c *conn) abort() {
 	c.forget()
-	c.in.closeRead(syscall.ECONNRESET)
-	c.out.closeWrite(syscall.ECONNRESET, syscall.ECONNRESET)
+	c.end(syscall.ECONNRESET, syscall.ECONNRESET)
+}
+
+// end closes both directions: this end gets err, the other one there. The other end's reads and writes fail at the same time: one that
+// could not write but still waited to read would be a connection that a process keeps in use for nothing. False when it had ended before.
+func (c *conn) end(err, there error) bool {
+	return c.in.closeRead(err, c.out.closeWrite(err, there))
 }
 
 func (c *conn) forget() {

@@ -442,3 +442,34 @@ func TestCrash(t *testing.T) {
 		_ = l.Close()
 	})
 }
+
+// Both directions of a connection end at the same time, whatever the delays: gRPC opens a stream over and over, without a pause, on a
+// connection that cannot be written but does not end, and virtual time would stand still.
+func TestBothDirectionsEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, after := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
+			n := NewNetwork()
+			near, far := connect(t, n, "a", "b")
+			n.SetLatency(100 * time.Millisecond)
+			send(t, far, "under way")
+			n.SetLatency(after) // what is under way arrives later than the end would
+			read := make(chan time.Time, 1)
+			go func() {
+				_, _ = io.Copy(io.Discard, near)
+				read <- time.Now()
+			}()
+			n.Host("b").Crash()
+			for {
+				if _, err := near.Write([]byte("x")); err != nil {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			wrote := time.Now()
+			if got := <-read; got.Sub(wrote).Abs() > time.Millisecond {
+				t.Errorf("delay %v: reading ended %v after writing, want both at once", after, got.Sub(wrote))
+			}
+			near.Close()
+		}
+	})
+}

@@ -22,6 +22,7 @@ type stream struct {
 	end      error     // what the reader gets behind the last chunk; nil: open
 	endAt    time.Time // when it arrives
 	readErr  error     // what Read returns once the reader has closed its side; nil: open
+	heardAt  time.Time // when the writer hears of that
 
 	readBy, writeBy deadline
 }
@@ -96,7 +97,7 @@ func (s *stream) write(p []byte) (int, error) {
 			return n, s.writeErr
 		case s.writeBy.passed():
 			return n, os.ErrDeadlineExceeded
-		case s.readErr != nil && !s.back.cut.Load():
+		case s.readErr != nil && !s.back.cut.Load() && !s.heardAt.After(time.Now()):
 			return n, syscall.EPIPE
 		case n == len(p):
 			return n, nil
@@ -113,41 +114,49 @@ func (s *stream) write(p []byte) (int, error) {
 	}
 }
 
-// arrivalLocked returns when something sent now arrives, and wakes the reader then.
+// arrivalLocked returns when something sent now arrives, behind all that is queued, and wakes the reader then.
 func (s *stream) arrivalLocked() time.Time {
-	delay := s.link.delay()
-	at := time.Now().Add(delay) // before the timer starts: the reader must not be woken too early, as nobody wakes it again
-	if delay > 0 {
-		time.AfterFunc(delay, s.wake)
+	now := time.Now() // before the timer starts: the reader must not be woken too early, as nobody wakes it again
+	at := now.Add(s.link.delay())
+	if n := len(s.queue); n > 0 && at.Before(s.queue[n-1].at) {
+		at = s.queue[n-1].at // the delay was longer then
+	}
+	if d := at.Sub(now); d > 0 {
+		time.AfterFunc(d, s.wake)
 	}
 	return at
 }
 
-// closeRead ends the reading side: Read returns err, what is queued is dropped. False when it had ended before.
-func (s *stream) closeRead(err error) bool {
+// closeRead ends the reading side: Read returns err, what is queued is dropped, and the writer hears of it at heardAt. False when it
+// had ended before.
+func (s *stream) closeRead(err error, heardAt time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.readErr != nil {
 		return false
 	}
-	s.readErr = err
+	s.readErr, s.heardAt = err, heardAt
+	if d := time.Until(heardAt); d > 0 {
+		time.AfterFunc(d, s.wake)
+	}
 	s.queue, s.size = nil, 0
 	s.readBy.stop()
 	s.changed.Broadcast()
 	return true
 }
 
-// closeWrite ends the writing side: Write returns err, and the reader gets end after what is queued.
-func (s *stream) closeWrite(err, end error) {
+// closeWrite ends the writing side: Write returns err, and the reader gets end after what is queued. It returns when.
+func (s *stream) closeWrite(err, end error) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.writeErr != nil {
-		return
+		return s.endAt
 	}
 	s.writeErr, s.end = err, end
 	s.endAt = s.arrivalLocked()
 	s.writeBy.stop()
 	s.changed.Broadcast()
+	return s.endAt
 }
 
 func (s *stream) setReadDeadline(t time.Time) {
