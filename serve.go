@@ -156,14 +156,19 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		// A lease is interest itself (R1b), and so is the wait with what may be kept after it.
 		ks.node.interest.Grant(r.hash, max(life, min(req.Budget, ks.policy.longestLoad())+a.nearLife()), now)
 	}
-	res := ks.shard.Acquire(req.Key, shard.Ask{
+	ask := shard.Ask{
 		Holder: a.holder(),
 		Waiter: a,
 		Life:   int64(life),
 		Until:  now + int64(req.Budget),
 		Fresh:  req.Flags&transport.FlagFresh != 0,
 		View:   r.m.number,
-	}, now)
+	}
+	if !r.owns() {
+		// The key may have been invalidated at its owner since an old load began, and nobody told the stand-in.
+		ask.Oldest = now - int64(ks.node.cfg.Bound)
+	}
+	res := ks.shard.Acquire(req.Key, ask, now)
 	if res.Kind == shard.Waiting {
 		return false
 	}

@@ -21,6 +21,7 @@ type lease struct {
 	key         string
 	token       Token
 	holder      string
+	granted     int64
 	expires     int64 // its granted life is over
 	view        uint64
 	passed      bool // its last holder was short of loader slots
@@ -76,7 +77,7 @@ func (t *table) remove(l *lease) {
 func (t *table) grant(l *lease, ask Ask, now int64) Result {
 	l.token = Token{Incarnation: t.s.cfg.Incarnation, Number: t.s.tokens.Add(1)}
 	l.holder, l.view, l.passed = ask.Holder, ask.View, false
-	l.expires = now + ask.Life
+	l.granted, l.expires = now, now+ask.Life
 	t.due.set(&l.due, l.expires)
 	return Result{Kind: Lease, Token: l.token, Seq: t.s.cfg.Seq()}
 }
@@ -152,7 +153,7 @@ func (t *table) wake(w *waiter, r Result, eff *Effect) {
 func (t *table) enqueue(l *lease, ask Ask) {
 	w := &waiter{lease: l, ask: ask, prev: l.last}
 	w.due.lease, w.due.waiter, w.due.pos = l, w, -1
-	if ask.Fresh {
+	if ask.Fresh || l.granted < ask.Oldest {
 		w.after = l.token.Number
 	}
 	if l.last == nil {

@@ -140,6 +140,9 @@ func (m *model) acquire() {
 		Holder: m.member(), Waiter: &person{fmt.Sprintf("w%06d", m.names)}, Life: 1 + m.rnd.Int64N(200),
 		Until: m.now + m.rnd.Int64N(150), Fresh: m.rnd.IntN(6) == 0, View: m.viewNumber(),
 	}
+	if m.rnd.IntN(4) == 0 {
+		a.Oldest = m.now - m.rnd.Int64N(50)
+	}
 	got, want := m.s.Acquire(key, a, m.now), m.n.acquire(key, a, m.now)
 	if got.Kind == Waiting {
 		m.queued[a.Waiter] = key

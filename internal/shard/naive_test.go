@@ -22,6 +22,7 @@ type nkey struct {
 
 type nlease struct {
 	grant  int
+	began  int64
 	holder string
 	until  int64 // as granted
 	cut    int64 // HolderGone; 0: no
@@ -82,7 +83,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 	}
 	if k.lease != nil && (len(k.queue) > 0 || !k.lease.over(now)) {
 		q := nask{Ask: a}
-		if a.Fresh {
+		if a.Fresh || k.lease.began < a.Oldest {
 			q.after = k.lease.grant
 		}
 		k.queue = append(k.queue, q)
@@ -93,7 +94,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 
 func (n *naive) grant(k *nkey, a Ask, now int64) nwake {
 	n.grants++
-	k.lease = &nlease{grant: n.grants, holder: a.Holder, until: now + a.Life, view: a.View}
+	k.lease = &nlease{grant: n.grants, began: now, holder: a.Holder, until: now + a.Life, view: a.View}
 	return nwake{who: a.Waiter, kind: Lease, grant: n.grants}
 }
 
