@@ -256,6 +256,7 @@ func (n *Node) tick() {
 		case <-t.C:
 			now := n.clock.Exact()
 			n.tickMembers(now)
+			n.forsake(now)
 			for _, ks := range *n.keyspaces.Load() {
 				ks.tick(now)
 			}

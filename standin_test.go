@@ -94,3 +94,54 @@ func TestNobodyJoinsAnOldFlightToAStandIn(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// Case lease-3.
+// A lease holder that hangs does not hold up those who wait behind it for longer than one that is gone.
+func TestAFrozenLeaseHolder(t *testing.T) {
+	for name, freeze := range map[string]func(c *testcluster.Cluster){
+		"frozen":          func(c *testcluster.Cluster) { c.Network.Isolate(testcluster.Host(2)) },
+		"not heard":       func(c *testcluster.Cluster) { c.Network.CutOneWay(testcluster.Host(2), testcluster.Host(0)) },
+		"does not hear":   func(c *testcluster.Cluster) { c.Network.CutOneWay(testcluster.Host(0), testcluster.Host(2)) },
+		"one link is cut": func(c *testcluster.Cluster) { c.Network.Cut(testcluster.Host(0), testcluster.Host(2)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 3)
+				g := newGated()
+				caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load})
+				key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+				go func() { _, _ = caches[2].Get(t.Context(), key) }()
+				<-g.started
+				freeze(c)
+				start := time.Now()
+				var wg sync.WaitGroup
+				for _, cache := range caches[:2] {
+					for range 25 {
+						wg.Go(func() {
+							if v, err := cache.Get(t.Context(), key); v != "v" || err != nil {
+								t.Errorf("got %q, %v, want the value", v, err)
+							}
+						})
+					}
+				}
+				select {
+				case <-g.started: // the next holder
+				case <-time.After(5 * time.Second):
+				}
+				if took := time.Since(start); took > 1500*time.Millisecond {
+					t.Errorf("the lease passed on after %v, want 1s and little more", took)
+				}
+				go func() {
+					for range 2 { // one of them is the frozen one's, and does not count
+						g.end <- func() (string, error) { return "v", nil }
+					}
+				}()
+				wg.Wait()
+				if got := g.calls.Load(); got != 2 {
+					t.Errorf("got %d loads, want 2", got)
+				}
+				c.Network.HealAll()
+			})
+		})
+	}
+}
