@@ -32,7 +32,7 @@ func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
 	if f.State.current.Load() != nil {
 		a = new(asked) // an event may still look at the last one
 	}
-	a.m, a.target, a.sent = m, target, c.clock.Now()
+	a.m, a.target, a.sent = m, target, c.clock.Exact()
 	if p := m.peers[target]; p != nil {
 		a.source = p.source
 		a.fetch.Gen = p.source.Gen.Load()
@@ -434,9 +434,12 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 // was given: one that was waited for was given when it came, any other one not before it was asked for.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	now := c.clock.Now()
+	if !c.own.active(now) {
+		return false
+	}
 	given := a.sent
 	if rep.Flags&transport.ReplyLoaded != 0 {
-		given = now
+		given = c.clock.Exact()
 	}
 	return c.own.old(key, given-int64(rep.Age), now)
 }

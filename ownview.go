@@ -23,8 +23,9 @@ type ownView struct {
 // value old, so that a flow of invalidations that never ends costs no loads of other keys. The zero one is over.
 type ownInvalidation struct{ at, until int64 }
 
-// makesOld tells whether a value whose load began at loaded may be older than the invalidation.
-func (i ownInvalidation) makesOld(loaded, now int64) bool { return loaded <= i.at && now < i.until }
+// makesOld tells whether a value whose load began at loaded is older than the invalidation: what was read or written when it had begun
+// is not.
+func (i ownInvalidation) makesOld(loaded, now int64) bool { return loaded < i.at && now < i.until }
 
 const ownKeys = 1 << 14
 
@@ -69,9 +70,12 @@ func (i ownInvalidation) covering(j ownInvalidation) ownInvalidation {
 // coverLocked makes all cover i too.
 func (o *ownView) coverLocked(i ownInvalidation) { o.all = o.all.covering(i) }
 
-// old reports whether a value of key whose load began at loaded may be older than an invalidation by this process.
+// active tells whether anything is remembered.
+func (o *ownView) active(now int64) bool { return now < o.until.Load() }
+
+// old reports whether a value of key whose load began at loaded is older than an invalidation by this process.
 func (o *ownView) old(key string, loaded, now int64) bool {
-	if now >= o.until.Load() {
+	if !o.active(now) {
 		return false
 	}
 	o.mu.Lock()

@@ -106,7 +106,7 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 	if req.Flags&transport.FlagFresh != 0 {
 		return false
 	}
-	now := ks.node.clock.Now()
+	now := ks.node.clock.Exact() // ages are compared with what this or another member did a moment ago
 	grant := ks.grant(req, r, remote, now)
 	v, seq := ks.shard.Get(req.Key, now)
 	if v == nil {

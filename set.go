@@ -143,7 +143,7 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 	if p := r.peer(); p != nil && !c.node.reachable(ctx, p) {
 		return v, false, ctx.Err()
 	}
-	sent := c.clock.Now()
+	sent := c.clock.Exact()
 	rep, err := c.exchange(ctx, r.m, r.owner, &transport.Request{Op: transport.OpPeek, Keyspace: c.name, Key: key})
 	if err != nil {
 		return v, false, ctx.Err()
