@@ -108,7 +108,7 @@ func (p *Peer) bulkDial() (*grpc.ClientConn, error) {
 	return p.bulkConn, nil
 }
 
-// resetBulk ends all bulk calls that are under way: the peer is suspect.
+// resetBulk ends all bulk calls that are under way: the breaker has opened.
 func (p *Peer) resetBulk() {
 	p.mu.Lock()
 	cancel := p.bulkCancel

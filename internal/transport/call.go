@@ -22,7 +22,8 @@ type Call struct {
 	done   chan struct{} // capacity 1; of this call only, for its whole life
 	state  atomic.Uint32
 	parcel Token // of the large answer that is kept for it
-	ping   bool  // of the transport's own: nobody waits for it
+	probe  *lane // of the transport's own, to find out whether the peer answers on that lane: nobody waits for it
+	began  int64 // of a probe
 }
 
 // States of a call: who owns it.
@@ -58,15 +59,15 @@ func (c *Call) Detached() bool { return c.batch == nil }
 // Reply points to stays valid.
 func (c *Call) Free() {
 	c.Request, c.Reply = Request{}, Reply{}
-	c.Err, c.batch, c.parcel, c.ping = nil, nil, Token{}, false
+	c.Err, c.batch, c.parcel, c.probe, c.began = nil, nil, Token{}, nil, 0
 	c.state.Store(callPending)
 	c.t.calls.Put(c)
 }
 
 // complete hands a call with its Reply or Err set back to its caller, or to nobody if it was abandoned. Whoever calls it was the call's only holder.
 func (c *Call) complete(p *Peer) {
-	if c.ping {
-		c.drop(p)
+	if c.probe != nil {
+		c.drop()
 		return
 	}
 	batch := c.batch // a caller that abandons its calls owns this one as soon as it is done
@@ -74,7 +75,7 @@ func (c *Call) complete(p *Peer) {
 		if c.Err == nil && c.Reply.Status == StatusLease {
 			p.t.orphans.add(p, c.Request, c.Reply)
 		}
-		c.drop(p)
+		c.drop()
 		return
 	}
 	if batch != nil {
@@ -85,9 +86,9 @@ func (c *Call) complete(p *Peer) {
 }
 
 // drop ends a call that nobody waits for.
-func (c *Call) drop(p *Peer) {
-	if c.ping {
-		p.pinging.Store(false)
+func (c *Call) drop() {
+	if l := c.probe; l != nil {
+		l.probed(c.began, c.Err == nil)
 	}
 	c.Free()
 }
@@ -95,7 +96,7 @@ func (c *Call) drop(p *Peer) {
 // fail completes the call without an answer.
 func (c *Call) fail(p *Peer, err error) {
 	c.Reply, c.Err = Reply{}, err
-	if !c.ping {
+	if c.probe == nil {
 		p.errors.Add(1)
 	}
 	c.complete(p)

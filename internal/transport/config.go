@@ -15,7 +15,7 @@ const ProtocolVersion = 1
 
 // Errors of a Call. All of them tell that the peer gave no answer, not that there is none: the caller asks somebody else.
 var (
-	ErrDown    = errors.New("nearcache: peer is not reachable")      // no lane, or it broke; also a peer that drains or is suspect
+	ErrDown    = errors.New("nearcache: peer is not reachable")      // no lane, or it broke; also a peer that drains, or that the breaker passes over
 	ErrBusy    = errors.New("nearcache: too many calls to the peer") // refused here, before it was sent
 	ErrTimeout = errors.New("nearcache: peer did not answer in time")
 	ErrRequest = errors.New("nearcache: request exceeds a limit of the wire") // the caller's fault; never the peer's
@@ -49,7 +49,7 @@ type Config struct {
 	TLS *tls.Config
 
 	// PeerTimeout is how long a peer may take from a request's sending to its answer or to StatusWaiting. Longer without any sign of
-	// life makes it suspect. 0: 250 ms. Shorter: more false alarms (a pause of the peer's process); longer: a frozen peer
+	// life opens its breaker. 0: 250 ms. Shorter: more false alarms (a pause of the peer's process); longer: a frozen peer
 	// costs its callers more, once.
 	PeerTimeout time.Duration
 	// RenewEvery is the interval of renewals on the coherence streams, H/4 of docs/protocol.md. 0: 250 ms.

@@ -10,9 +10,10 @@ import (
 // message, so that a frame of many operations costs no allocation per operation. They are not safe for concurrent use.
 
 var (
-	errMalformed = errors.New("nearcache: malformed message from a peer")
-	errLimit     = errors.New("nearcache: message exceeds a limit of the wire")
-	errChanged   = errors.New("nearcache: message changed while it was encoded")
+	errMalformed  = errors.New("nearcache: malformed message from a peer")
+	errLimit      = errors.New("nearcache: message exceeds a limit of the wire")
+	errUnanswered = errors.New("nearcache: peer acknowledged a request that it did not answer")
+	errChanged    = errors.New("nearcache: message changed while it was encoded")
 )
 
 const (

@@ -45,6 +45,8 @@ type lane struct {
 	incarnation uint64
 	load        atomic.Int32 // quick, readable without mu
 	draining    atomic.Bool
+	probing     atomic.Bool  // a probe is under way
+	goodProbe   atomic.Int64 // when the last probe was sent that was answered in time; 0: there was none
 
 	// Of the sender, whoever that is.
 	frame    requestFrame
@@ -66,12 +68,15 @@ type lane struct {
 	waiting int      // calls that the peer has told to wait
 	last    int      // requests in the last frame
 	unacked []sentFrame
-	bytes   int // sum over unacked
+	bytes   int    // sum over unacked
+	acked   uint64 // frames that the peer has acknowledged: the number of unacked[0]
+	answers uint64 // calls that were answered, or told to wait, in time
 }
 
 type sentFrame struct {
 	bytes int
 	at    int64
+	left  int // requests without any answer
 }
 
 // slot is the place of one call in its lane. The call's id is the slot's index and generation, so that a late answer to an earlier call
@@ -81,7 +86,9 @@ type slot struct {
 	phase      phase
 	generation uint32
 	deadline   int64
-	frames     uint64 // what p.frames was when the request was sent
+	answers    uint64 // what lane.answers was when the request was sent
+	frame      uint64 // number of the frame it was sent in
+	open       bool   // sent, and without any answer
 }
 
 type phase uint8
@@ -238,7 +245,6 @@ func (l *lane) openLocked() bool {
 func (l *lane) takeLocked() (n int, deadline int64) {
 	now := l.p.t.now()
 	deadline = now + int64(l.p.t.cfg.PeerTimeout)
-	frames := l.p.frames.Load()
 	l.requests = slices.Grow(l.requests, min(len(l.queue), MaxBatchOps)) // the frame points into it
 	taken, bytes := 0, 0
 	for _, index := range l.queue {
@@ -251,7 +257,8 @@ func (l *lane) takeLocked() (n int, deadline int64) {
 			l.releaseLocked(index).Free() // never sent
 			continue
 		}
-		s.phase, s.deadline, s.frames = phaseSent, deadline, frames
+		s.phase, s.deadline, s.answers = phaseSent, deadline, l.answers
+		s.frame, s.open = l.acked+uint64(len(l.unacked)), true
 		l.requests = append(l.requests, s.call.Request)
 		q := &l.requests[len(l.requests)-1]
 		l.frame.add(s.id(index), q)
@@ -260,7 +267,7 @@ func (l *lane) takeLocked() (n int, deadline int64) {
 	l.queue = l.queue[:copy(l.queue, l.queue[taken:])]
 	n = len(l.requests)
 	if n > 0 {
-		l.unacked = append(l.unacked, sentFrame{bytes, now})
+		l.unacked = append(l.unacked, sentFrame{bytes, now, n})
 		l.bytes += bytes
 		l.last = n
 	}
@@ -290,9 +297,12 @@ func (l *lane) receive(f *replyFrame) error {
 		return errMalformed
 	}
 	next := l.matchLocked(f)
+	kept := true
 	for _, sent := range l.unacked[:f.Acked] {
 		l.bytes -= sent.bytes
+		kept = kept && sent.left == 0
 	}
+	l.acked += uint64(f.Acked)
 	l.unacked = l.unacked[:copy(l.unacked, l.unacked[f.Acked:])]
 	wake, finish := false, false
 	if !l.sending && !l.half {
@@ -311,8 +321,11 @@ func (l *lane) receive(f *replyFrame) error {
 	if finish {
 		_ = l.st.CloseSend() // always nil; the peer ends the stream
 	}
-	if closed {
+	switch {
+	case closed:
 		return ErrDown
+	case !kept:
+		return errUnanswered
 	}
 	return nil
 }
@@ -329,6 +342,7 @@ func (l *lane) matchLocked(f *replyFrame) (next int64) {
 		if s.call == nil || s.id(index) != id || s.phase == phaseQueued {
 			continue // answered before, or never asked
 		}
+		l.noteLocked(s)
 		if f.Reps[i].Status != StatusWaiting {
 			l.answered = append(l.answered, answeredCall{l.releaseLocked(index), i})
 			continue
@@ -340,6 +354,20 @@ func (l *lane) matchLocked(f *replyFrame) (next int64) {
 		}
 	}
 	return next
+}
+
+// noteLocked notes the first answer to a request.
+func (l *lane) noteLocked(s *slot) {
+	if !s.open {
+		return
+	}
+	s.open = false
+	if s.phase == phaseSent {
+		l.answers++
+	}
+	if n := s.frame - l.acked; n < uint64(len(l.unacked)) {
+		l.unacked[n].left--
+	}
 }
 
 // settle completes the calls that matchLocked found, and lets go of those that wait.

@@ -31,16 +31,16 @@ type Peer struct {
 	incarnation atomic.Uint64
 	view        atomic.Uint64
 	inView      atomic.Bool
-	suspect     atomic.Bool
 	leaving     atomic.Bool // it said that it stops; a new lane forgets it
-	pinging     atomic.Bool
+	breaker     breaker
 	reason      atomic.Pointer[string]
 
 	// Deadlines: see watch.go.
 	sweepAt     atomic.Int64 // written under timerMu, but for the reset to 0; 0: no sweep is due
 	timerMu     sync.Mutex   // guards timer
 	timer       *time.Timer
-	sweptFrames uint64 // of the watching goroutine
+	sweptFrames uint64  // of the watching goroutine, as trial
+	trial       Request // what probes of a peer that fell silent ask for; zero: only for a sign of life
 
 	// Large values: see bulk.go.
 	bulks     atomic.Int64 // calls queued or under way
@@ -62,7 +62,7 @@ type PeerStatus struct {
 	Addr        string
 	Ready       bool
 	Connected   bool      // a lane is up
-	Breaker     string    // "closed", or "open" while the peer is suspect
+	Breaker     string    // closed, open, half-open
 	Draining    bool      // it said that it stops, and has not come back
 	Reason      string    // why no lane is up, as far as it is known
 	LastContact time.Time // of the last frame; zero: never
@@ -130,9 +130,9 @@ func (p *Peer) ID() string { return p.id }
 // Addr returns the address that is dialled.
 func (p *Peer) Addr() string { return p.addr }
 
-// Ready tells whether a call has a chance: a lane is up, the peer is who it should be, neither draining nor suspect. It costs a few loads.
+// Ready tells whether a call has a chance: a lane is up, the peer is who it should be, neither draining nor passed over by the breaker. It costs a few loads.
 func (p *Peer) Ready() bool {
-	if p.suspect.Load() {
+	if !p.breaker.allows() {
 		return false
 	}
 	l := p.pickAny()
@@ -147,12 +147,9 @@ func (p *Peer) Status() PeerStatus {
 	l := p.pickAny()
 	s := PeerStatus{
 		ID: p.id, Addr: p.addr,
-		Ready: p.Ready(), Connected: l != nil, Breaker: "closed", Draining: p.leaving.Load(),
+		Ready: p.Ready(), Connected: l != nil, Breaker: p.breaker.String(), Draining: p.leaving.Load(),
 		Requests: p.requests.Load(), Errors: p.errors.Load(),
 		Incarnation: p.incarnation.Load(), View: p.view.Load(), InView: p.inView.Load(),
-	}
-	if p.suspect.Load() {
-		s.Breaker = "open"
 	}
 	if r := p.reason.Load(); r != nil && l == nil {
 		s.Reason = *r
@@ -246,7 +243,7 @@ func (p *Peer) admit(q *Request, n int) (*lane, error) {
 		return nil, ErrRequest
 	}
 	l := p.pick(n)
-	if l == nil || p.suspect.Load() {
+	if l == nil || !p.breaker.allows() {
 		return nil, ErrDown
 	}
 	return l, nil

@@ -48,8 +48,8 @@ func (p *Peer) answered(c *Call, rep *Reply, incarnation uint64) {
 		c.complete(p)
 		return
 	}
-	if c.ping || c.state.Load() == callAbandoned {
-		c.drop(p)
+	if c.probe != nil || c.state.Load() == callAbandoned {
+		c.drop()
 		return
 	}
 	c.parcel = rep.Token
@@ -87,6 +87,9 @@ func (p *Peer) runLane(i int) error {
 	p.heard(f)
 	p.lanes[i].Store(l)
 	p.reason.Store(nil)
+	if !p.breaker.allows() {
+		p.arm(p.t.now()) // probe it
+	}
 	defer p.loseLane(i, l)
 	if err := l.receive(f); err != nil { // it may say that the peer drains
 		return err
@@ -121,9 +124,6 @@ func (p *Peer) heard(f *replyFrame) {
 	if f.Draining {
 		p.leaving.Store(true)
 	}
-	if p.suspect.Load() {
-		p.suspect.Store(false)
-	}
 }
 
 // loseLane takes a lane out of use and fails its calls.
@@ -131,7 +131,6 @@ func (p *Peer) loseLane(i int, l *lane) {
 	p.lanes[i].Store(nil)
 	l.close(ErrDown)
 	if p.pickAny() == nil {
-		p.suspect.Store(false) // not needed to keep calls away any more
 		p.resetBulk()
 	}
 }

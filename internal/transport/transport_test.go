@@ -154,7 +154,7 @@ func TestOrphans(t *testing.T) {
 			t.Errorf("a silent peer: got %+v", p.Status())
 		}
 		if _, err := p.Do(t.Context(), get("k")); !errors.Is(err, ErrDown) {
-			t.Errorf("call to a suspect peer: got %v, want %v", err, ErrDown)
+			t.Errorf("call to a silent peer: got %v, want %v", err, ErrDown)
 		}
 		m.gate("b").lift()
 		await(t, "orphans", func() bool { return asker.orphans() == 2 })

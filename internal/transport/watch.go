@@ -9,7 +9,7 @@ const (
 	waitSlack  = time.Second            // on top of a waiting call's budget, for the answer's way back
 	lateGrace  = 20 * time.Millisecond  // see watch
 	minSweep   = 5 * time.Millisecond   // between two looks at the deadlines
-	probeEvery = 100 * time.Millisecond // between probes of a suspect peer
+	probeEvery = 100 * time.Millisecond // between probes of a peer that calls are kept away from
 )
 
 // watch keeps the deadlines of a peer's calls and probes the peer when it is silent. One coarse timer does for all of its calls, and it
@@ -46,7 +46,8 @@ func (p *Peer) arm(at int64) {
 	p.timer.Reset(time.Duration(at - p.t.now()))
 }
 
-// sweep fails overdue calls, and decides whether the peer is silent: a call is overdue, and no frame came since it was sent.
+// sweep fails overdue calls, and opens the breaker when the peer is silent: a call is overdue, and on its lane nothing has been
+// answered in time since it was sent.
 func (p *Peer) sweep() {
 	p.sweepAt.Store(0)
 	now := p.t.now()
@@ -62,16 +63,25 @@ func (p *Peer) sweep() {
 			c.fail(p, ErrTimeout)
 		}
 		next = min(next, r.next)
-		silent = silent || r.silent
+		if r.silent != nil {
+			silent = true
+			p.trial = *r.silent
+		}
 		expecting = expecting || r.waiting
 	}
 	if silent {
-		p.becomeSuspect()
+		p.passOver(now)
+	}
+	if !p.breaker.allows() {
+		up, well := p.probe()
+		if p.breaker.step(now, well); p.breaker.allows() {
+			p.trial = Request{}
+			p.t.cfg.Logger.Info("nearcache: peer answers again", "peer", p.id, "addr", p.addr)
+		} else if up { // else a lane that comes up goes on with it
+			next = min(next, now+int64(probeEvery))
+		}
 	}
 	switch frames := p.frames.Load(); {
-	case p.suspect.Load():
-		p.ping()
-		next = min(next, now+int64(probeEvery))
 	case expecting: // for long perhaps: find out whether the peer still lives
 		if frames == p.sweptFrames {
 			p.ping()
@@ -84,17 +94,17 @@ func (p *Peer) sweep() {
 	}
 }
 
-// becomeSuspect takes the peer out of use until a frame comes from it. Whoever waits for it stops waiting.
-func (p *Peer) becomeSuspect() {
-	if !p.suspect.CompareAndSwap(false, true) {
+// passOver opens the breaker. Whoever waits for the peer stops waiting.
+func (p *Peer) passOver(now int64) {
+	if !p.breaker.open(now) {
 		return
 	}
-	now := p.t.now()
 	for i := range p.lanes {
 		l := p.lanes[i].Load()
 		if l == nil {
 			continue
 		}
+		l.goodProbe.Store(0)
 		for _, c := range l.giveUp(now) {
 			c.fail(p, ErrTimeout)
 		}
@@ -104,30 +114,89 @@ func (p *Peer) becomeSuspect() {
 	p.t.cfg.Logger.Warn("nearcache: peer does not answer", "peer", p.id, "addr", p.addr)
 }
 
-// ping sends a request that only asks for a sign of life, if none is under way.
-func (p *Peer) ping() {
-	if !p.pinging.CompareAndSwap(false, true) {
-		return
+// probe tells whether a lane is up, and whether all of them are well, and asks every one for the trial.
+func (p *Peer) probe() (up, well bool) {
+	well = p.well(p.breaker.openedAt)
+	for i := range p.lanes {
+		if l := p.lanes[i].Load(); l != nil {
+			up = true
+			l.ask(&p.trial)
+		}
 	}
-	c := p.t.NewCall()
-	c.Request.Op = OpPing
-	c.ping = true
-	if l := p.pick(0); l == nil || l.start(c) != nil {
-		c.complete(p)
+	return up, well
+}
+
+// well tells whether every lane that takes calls is well since then, and there is one.
+func (p *Peer) well(since int64) (well bool) {
+	for i := range p.lanes {
+		l := p.lanes[i].Load()
+		switch {
+		case l == nil || l.draining.Load():
+		case !l.wellSince(since):
+			return false
+		default:
+			well = true
+		}
+	}
+	return well
+}
+
+// ping asks every lane for a sign of life.
+func (p *Peer) ping() {
+	for i := range p.lanes {
+		if l := p.lanes[i].Load(); l != nil {
+			l.ask(&Request{})
+		}
 	}
 }
 
+// ask sends a probe, if none is under way: a peek at what trial asked for, else a ping. Why not what was asked itself: a Get may
+// bring a lease.
+func (l *lane) ask(trial *Request) {
+	if !l.probing.CompareAndSwap(false, true) {
+		return
+	}
+	c := l.p.t.NewCall()
+	c.Request.Op = OpPing
+	if trial.Op == OpGet || trial.Op == OpPeek {
+		c.Request.Op, c.Request.Keyspace, c.Request.Key = OpPeek, trial.Keyspace, trial.Key
+		c.Request.Budget = l.p.t.cfg.PeerTimeout
+	}
+	c.probe, c.began = l, l.p.t.now()
+	if err := l.start(c); err != nil {
+		c.fail(l.p, err)
+	}
+}
+
+// probed notes the end of a probe. One that took long tells nothing good of the peer.
+func (l *lane) probed(began int64, answered bool) {
+	if answered && l.p.t.now()-began <= int64(l.p.t.cfg.PeerTimeout)/2 {
+		l.goodProbe.Store(began)
+	}
+	l.probing.Store(false)
+	if l.p.breaker.state.Load() == breakerOpen && l.p.well(0) {
+		l.p.arm(l.p.t.now()) // it is back
+	}
+}
+
+// wellSince tells whether a probe that was sent after the time since was answered in time, and everything before it, too.
+func (l *lane) wellSince(since int64) bool {
+	good := l.goodProbe.Load()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return good != 0 && good >= since && (len(l.unacked) == 0 || l.unacked[0].at >= good)
+}
+
 type swept struct {
-	lost    []*Call // overdue
-	silent  bool    // one of them, and no frame since
-	waiting bool    // calls wait at the peer
-	next    int64   // the next deadline
+	lost    []*Call  // overdue
+	silent  *Request // one of them, and nothing was answered in time since
+	waiting bool     // calls wait at the peer
+	next    int64    // the next deadline
 }
 
 // sweep takes the overdue calls out.
 func (l *lane) sweep(now int64) swept {
 	r := swept{next: math.MaxInt64}
-	frames := l.p.frames.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.slots {
@@ -140,10 +209,12 @@ func (l *lane) sweep(now int64) swept {
 			continue
 		}
 		if s.phase == phaseGhost {
-			l.releaseLocked(uint32(i)).drop(l.p)
+			l.releaseLocked(uint32(i)).drop()
 			continue
 		}
-		r.silent = r.silent || s.frames == frames
+		if r.silent == nil && s.answers == l.answers {
+			r.silent = &Request{Op: s.call.Request.Op, Keyspace: s.call.Request.Keyspace, Key: s.call.Request.Key}
+		}
 		if c := l.hauntLocked(s, now); c != nil {
 			r.lost = append(r.lost, c)
 		}
@@ -190,7 +261,7 @@ func (l *lane) hauntLocked(s *slot, now int64) *Call {
 	c := s.call
 	s.phase = phaseGhost
 	s.deadline = now + int64(ghostLife)
-	if c.ping || c.state.Load() == callAbandoned {
+	if c.probe != nil || c.state.Load() == callAbandoned {
 		return nil // it is its own ghost
 	}
 	g := l.p.t.NewCall()
