@@ -955,3 +955,33 @@ func (c *failingCodec) Decode(b []byte) (string, error) {
 	}
 	return string(b), nil
 }
+
+// Without a near cache, of the node or the keyspace, nothing is kept, no owner is asked to announce anything, and a keyspace without one
+// takes nothing from the others' share.
+func TestNoNearCache(t *testing.T) {
+	for name, tt := range map[string]struct {
+		node     int64
+		keyspace nearcache.Config[string]
+	}{
+		"NearBytes of the node":     {node: -1},
+		"NearBytes of the keyspace": {keyspace: nearcache.Config[string]{NearBytes: -1}},
+		"NearTTL":                   {keyspace: nearcache.Config[string]{NearTTL: -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 2, func(_ int, cfg *nearcache.NodeConfig) { cfg.NearBytes = tt.node })
+				tt.keyspace.Load = func(_ context.Context, key string) (string, error) { return "v", nil }
+				caches := open(t, c, "ks", tt.keyspace)
+				key := testcluster.Key(c.Nodes[0], "ks", "n1", 0)
+				for range 2 {
+					if _, info, err := caches[0].GetInfo(t.Context(), key); info.Tier == nearcache.TierNear || err != nil {
+						t.Errorf("got tier %v, %v, want no near copy", info.Tier, err)
+					}
+				}
+				if s := caches[0].Stats(); s.NearEntries != 0 || s.NotInstalled != 0 {
+					t.Errorf("got %d near copies and %d that were not kept, want none wanted", s.NearEntries, s.NotInstalled)
+				}
+			})
+		})
+	}
+}

@@ -151,7 +151,8 @@ type Config[V any] struct {
 	// values of the first caller's context. The result is shared with every caller of the key: what a result depends on (a
 	// tenant, a permission) belongs into the key. The bytes it returns may be reused by it afterwards.
 	Load func(ctx context.Context, key string) (V, error)
-	// LoadMany reads several keys at once, for GetMany. Keys that are absent from the result are not found.
+	// LoadMany reads several keys at once, for GetMany. Keys that are absent from the result are not found; ErrNotFound, wrapped or
+	// not, is a result without any. The list of keys belongs to it, the result to the cache.
 	LoadMany func(ctx context.Context, keys []string) (map[string]V, error)
 	// Codec turns values into bytes and back. Default: identity for []byte and string, protobuf for proto.Message, else JSON.
 	Codec Codec[V]
@@ -180,7 +181,8 @@ type Config[V any] struct {
 	StaleOnError time.Duration
 	// MaxBytes is this keyspace's part of the node's MaxBytes. 0: an equal share of what the others leave.
 	MaxBytes int64
-	// NearBytes is this keyspace's part of the node's NearBytes. 0: an equal share of what the others leave.
+	// NearBytes is this keyspace's part of the node's NearBytes. 0: an equal share of what the others leave; negative: no near cache
+	// for this keyspace.
 	NearBytes int64
 	// MaxValueBytes is the largest encoded value that is cached; larger ones are returned, not cached, and counted. 0 means
 	// 1 MiB; negative: only the wire's limit, 16 MiB.

@@ -456,7 +456,7 @@ func (c *Cache[V]) sizeOf(v V, encoded []byte) (size int64) {
 
 // keep makes an answer a near copy, if it was not overtaken (R3). Its lifetime counts from the sending of the request.
 func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.Item[V], bytes int64) {
-	life := min(rep.Near, rep.TTL)
+	life := min(rep.Near, rep.TTL, c.policy.near())
 	if life <= 0 || rep.Flags&transport.ReplyUncached != 0 {
 		return
 	}

@@ -96,6 +96,9 @@ func (p policy) longestLoad() time.Duration {
 func (p policy) leaseLife() time.Duration { return p.longestLoad() + time.Second }
 
 func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
+	if n.cfg.NearBytes < 0 || p.nearBytes < 0 {
+		p.nearTTL = -1 // nowhere to keep near copies: nobody need announce anything for them
+	}
 	ks := &keyspace{name: name, node: n, policy: p, local: l, own: newOwnView()}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)

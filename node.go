@@ -358,7 +358,7 @@ func (n *Node) budget(all map[string]*keyspace) {
 			own = max(rest, 0) / sharing
 		}
 		switch {
-		case ks.policy.nearTTL < 0 || n.cfg.NearBytes < 0:
+		case ks.policy.nearTTL < 0:
 			nearOwn = 0
 		case nearOwn == 0:
 			nearOwn = max(nearRest, 0) / nearSharing
