@@ -148,7 +148,6 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 	}
 	defer t.unregister(s)
 	s.Bulk, s.single = true, make(chan Reply, 1)
-	defer t.cfg.Handler.Gone(s)
 	if t.cfg.Handler.Serve(s, 0, &in.Req, &out.Rep) {
 		return out, nil
 	}
@@ -157,6 +156,7 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 	case out.Rep = <-s.single:
 		return out, nil
 	case <-ctx.Done():
+		t.cfg.Handler.Gone(s)
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 }

@@ -69,7 +69,7 @@ type Handler interface {
 	// returns, and so is rep; req.Value may be kept. StatusWaiting and StatusLarge are not Serve's to give, and OpPing never reaches it.
 	Serve(s *Session, id uint32, req *Request, rep *Reply) bool
 	// Gone tells that the session ended: nobody hears the answers that are still missing. They may be left out, or given in vain.
-	// It is called once per session, after its last Serve. A member has several sessions: this does not mean that the member is gone.
+	// It is called once per session, after its last Serve, but not for a bulk request that was answered. A member has several sessions: this does not mean that the member is gone.
 	Gone(s *Session)
 	// Subscribe tells that a member opened its coherence stream; a member's stream that it replaces is closed soon after, or was before.
 	// nil refuses it.

@@ -276,6 +276,41 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
+// A request that travels alone and was answered leaves nothing behind that the handler would have to look for.
+func TestAnsweredBulkSessionsAreNotGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		server := &node{}
+		a, b := start(m, "a", &node{}), start(m, "b", server)
+		p := connect(t, a)
+		large := get("k")
+		large.Op, large.Value, large.HasValue = OpSet, make([]byte, 1<<20), true
+		if _, err := p.Do(t.Context(), large); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		server.mu.Lock()
+		if server.gone != 0 {
+			t.Errorf("got %d sessions gone, want none", server.gone)
+		}
+		server.mu.Unlock()
+		// One that waits, and whose asker leaves.
+		server.serve = func(*Session, uint32, *Request, *Reply) bool { return false }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := p.Do(ctx, large); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the context's error", err)
+		}
+		time.Sleep(maxBulkTime)
+		server.mu.Lock()
+		if server.gone != 1 {
+			t.Errorf("got %d sessions gone, want the one that was not answered", server.gone)
+		}
+		server.mu.Unlock()
+		shut(t, a, b)
+	})
+}
+
 // A peer that cannot be reached says why.
 func TestUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
