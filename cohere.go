@@ -12,12 +12,14 @@ import (
 
 // Subscribe opens this node's log to a member. It implements transport.Handler.
 func (n *Node) Subscribe(s *transport.Session) transport.Subscription {
-	return &subscription{node: n, sub: n.log.Subscribe(holderOf(s))}
+	holder := holderOf(s)
+	return &subscription{node: n, life: n.holders.add(holder, n.clock.Exact()), sub: n.log.Subscribe(holder)}
 }
 
 // subscription is a member's place in this node's log, as messages of the coherence stream.
 type subscription struct {
 	node  *Node
+	life  *life
 	sub   *invalidation.Subscriber
 	batch invalidation.Batch
 	down  transport.Down
@@ -47,10 +49,16 @@ func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 }
 
 // Renew implements transport.Subscription.
-func (s *subscription) Renew(nonce uint64) { s.sub.Renew(nonce) }
+func (s *subscription) Renew(nonce uint64) {
+	s.node.renewed(s.life, s.node.clock.Exact())
+	s.sub.Renew(nonce)
+}
 
 // Close implements transport.Subscription.
-func (s *subscription) Close() { s.sub.Close() }
+func (s *subscription) Close() {
+	s.node.holders.remove(s.life)
+	s.sub.Close()
+}
 
 // inView tells whether a member is in this node's ring, by its ID or, where discovery does not know that, by its address.
 func (n *Node) inView(member, addr string) bool { return n.members.Load().Resolve(member, addr) >= 0 }

@@ -402,6 +402,48 @@ func TestADeadLeaseHolder(t *testing.T) {
 	})
 }
 
+// A holder that hangs, or whose host is gone, closes no stream: its lease passes on all the same. A holder that was silent for less keeps it.
+func TestASilentLeaseHolder(t *testing.T) {
+	for _, tt := range []struct {
+		silence time.Duration
+		calls   int64
+	}{{800 * time.Millisecond, 1}, {time.Minute, 2}} {
+		t.Run(tt.silence.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 3)
+				g := newGated()
+				caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load})
+				key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+				var wg sync.WaitGroup
+				wg.Go(func() { _, _ = caches[2].Get(t.Context(), key) })
+				<-g.started
+				silent := time.Now()
+				wg.Go(func() {
+					if v, err := caches[1].Get(t.Context(), key); v != "v" || err != nil {
+						t.Errorf("got %q, %v, want the value", v, err)
+					}
+					if took := time.Since(silent); took > 4*time.Second {
+						t.Errorf("waited %v for a silent member", took)
+					}
+				})
+				synctest.Wait()
+				c.Network.Isolate(testcluster.Host(2))
+				rejoin := time.AfterFunc(tt.silence, func() { c.Network.Rejoin(testcluster.Host(2)) })
+				time.Sleep(3 * time.Second)
+				for range tt.calls {
+					g.end <- func() (string, error) { return "v", nil }
+				}
+				wg.Wait()
+				if got := g.calls.Load(); got != tt.calls {
+					t.Errorf("got %d loads, want %d", got, tt.calls)
+				}
+				rejoin.Stop()
+				c.Network.HealAll()
+			})
+		})
+	}
+}
+
 // R1b: a load that a remote holder began before an invalidation is not shared with callers that come after it, neither when the owner
 // can tell the holder nor when it cannot.
 func TestCallersAfterAnInvalidationDoNotShareAnOldLoad(t *testing.T) {

@@ -51,6 +51,8 @@ type Node struct {
 	followMu sync.Mutex // guards follows
 	follows  map[string]*followed
 
+	holders holders
+
 	// mu guards table and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
 	mu    sync.Mutex
 	table *membership.Table
@@ -256,7 +258,7 @@ func (n *Node) tick() {
 		case <-t.C:
 			now := n.clock.Exact()
 			n.tickMembers(now)
-			n.forsake(now)
+			n.tickHolders(now)
 			for _, ks := range *n.keyspaces.Load() {
 				ks.tick(now)
 			}

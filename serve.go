@@ -35,11 +35,7 @@ func (a *remoteAsker) nearLife() time.Duration { return a.near }
 func (a *remoteAsker) answer(rep *transport.Reply) { a.session.Answer(a.id, rep) }
 
 // holderOf names the life of a member that a session belongs to.
-func holderOf(s *transport.Session) string { return holderName(s.Member, s.Incarnation) }
-
-func holderName(member string, incarnation uint64) string {
-	return fmt.Sprintf("%s/%d", member, incarnation)
-}
+func holderOf(s *transport.Session) string { return fmt.Sprintf("%s/%d", s.Member, s.Incarnation) }
 
 // localAsker is a flight of this node.
 type localAsker struct {
@@ -342,24 +338,6 @@ func (n *Node) Gone(s *transport.Session) {
 		})
 		if !s.Bulk || lost > 0 {
 			ks.shard.HolderGone(holderOf(s), now+int64(time.Second))
-		}
-	}
-}
-
-// forsake ends the leases of members that hang: none of this node's renewals to them was answered for a Bound, so that the end of their
-// loads may be heard late or never. Those who wait behind them have waited as long as for a member that is gone.
-func (n *Node) forsake(now int64) {
-	for _, p := range n.members.Load().peers {
-		if p == nil {
-			continue
-		}
-		until := p.source.LeaseUntil.Load()
-		if until == 0 || now < until {
-			continue
-		}
-		holder := holderName(p.ID(), p.source.Incarnation.Load())
-		for _, ks := range *n.keyspaces.Load() {
-			ks.shard.HolderGone(holder, now)
 		}
 	}
 }
