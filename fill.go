@@ -62,7 +62,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 	case rep.Status == transport.StatusRejected:
 		c.count.rejected.Add(1)
 	case rep.Status == transport.StatusAccepted:
-		rep.Age = age(l.start, c.clock.Now())
+		rep.Age = time.Duration(c.clock.Now() - l.start) // as in hit
 		c.keep(x.f, x.a, &rep, near.Item[V]{Value: l.value, Absent: l.absent}, c.sizeOf(l.value, l.bytes))
 	}
 }

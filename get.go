@@ -398,7 +398,7 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 			c.count.undecodable.Add(1)
 			return unreadable
 		}
-		res := result[V]{value: v, info: Info{Tier: TierOwner, Age: rep.Age, Version: rep.Version, Member: a.member()}}
+		res := result[V]{value: v, info: Info{Tier: TierOwner, Age: max(rep.Age, 0), Version: rep.Version, Member: a.member()}}
 		if rep.Flags&transport.ReplyLoaded != 0 {
 			res.info.Tier = TierOrigin
 		}
@@ -409,7 +409,7 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 			return unreadable
 		}
 		c.keep(f, a, rep, near.Item[V]{Absent: true}, 0)
-		f.Finish(result[V]{info: Info{Tier: TierOwner, Age: rep.Age, Member: a.member()}}, ErrNotFound)
+		f.Finish(result[V]{info: Info{Tier: TierOwner, Age: max(rep.Age, 0), Member: a.member()}}, ErrNotFound)
 	case transport.StatusLease:
 		return granted
 	case transport.StatusFailed:

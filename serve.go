@@ -132,7 +132,7 @@ func hit(rep *transport.Reply, v *shard.Value, seq uint64, near time.Duration, n
 		rep.Status = transport.StatusAbsent
 	}
 	rep.Seq = seq
-	rep.Age = age(v.LoadedAt, now)
+	rep.Age = time.Duration(now - v.LoadedAt) // negative where now is coarse: the sum of both is exact
 	rep.TTL = time.Duration(v.Soft - now)
 	rep.Near = min(near, rep.TTL)
 	rep.Version = v.Version
