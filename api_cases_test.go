@@ -477,3 +477,29 @@ func TestAListenerThatDies(t *testing.T) {
 		}
 	})
 }
+
+// Case invalidation-7, for Set. Whoever sets a value reads it at once, whatever near copy was there before.
+func TestTheWriterReadsItsOwnSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		c.Network.SetLatency(time.Millisecond)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
+		for i, owner := range []string{"n0", "n1", "n2"} {
+			key := testcluster.Key(c.Nodes[0], "ks", owner, i)
+			db.write(key, 1)
+			wantEverywhere(t, "before", caches, key, 1)
+			for n := range 20 {
+				writer := n % len(caches)
+				if stored, err := caches[writer].Set(t.Context(), key, 2+n); !stored || err != nil {
+					t.Fatalf("Set: %v, %v", stored, err)
+				}
+				if v, err := caches[writer].Get(t.Context(), key); v != 2+n || err != nil {
+					t.Fatalf("owner %s: node %d got %d, %v right after it had set %d", owner, writer, v, err, 2+n)
+				}
+				time.Sleep(10 * time.Millisecond)
+				wantEverywhere(t, "10ms later", caches, key, 2+n)
+			}
+		}
+	})
+}

@@ -425,3 +425,55 @@ func TestAnAbsenceInFlightIsNotStored(t *testing.T) {
 		})
 	}
 }
+
+// slowCodec decodes in its own time.
+type slowCodec struct{ took *atomic.Int64 }
+
+func (slowCodec) Append(dst []byte, v int) ([]byte, error) { return fmt.Append(dst, v), nil }
+
+func (c slowCodec) Decode(b []byte) (v int, err error) {
+	time.Sleep(time.Duration(c.took.Load()))
+	_, err = fmt.Sscan(string(b), &v)
+	return v, err
+}
+
+// Case lease-2. An answer is overtaken by an invalidation while it is decoded: read from the node's own shard or a peer's, it goes to its
+// caller and is not kept.
+func TestAnAnswerOvertakenWhileItIsDecoded(t *testing.T) {
+	for reader := range 2 {
+		for writer := range 2 {
+			t.Run(fmt.Sprintf("reader %d, writer %d", reader, writer), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := testcluster.Bubble(t, 3)
+					db := newStalling()
+					var took atomic.Int64
+					caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, Codec: slowCodec{&took}, NearTTL: time.Minute})
+					key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+					db.write(key, 1)
+					if _, err := caches[2].Get(t.Context(), key); err != nil { // resident at n0, which has no near copy
+						t.Fatal(err)
+					}
+					took.Store(int64(time.Second))
+					var wg sync.WaitGroup
+					wg.Go(func() {
+						if v, err := caches[reader].Get(t.Context(), key); v == 0 || err != nil {
+							t.Errorf("the overtaken caller: got %d, %v, want a value", v, err)
+						}
+					})
+					time.Sleep(500 * time.Millisecond)
+					took.Store(0)
+					db.write(key, 2)
+					if err := caches[writer].Invalidate(t.Context(), key); err != nil {
+						t.Fatal(err)
+					}
+					if v, err := caches[writer].Get(t.Context(), key); v != 2 || err != nil {
+						t.Errorf("the writer at once: got %d, %v, want 2", v, err)
+					}
+					wg.Wait()
+					synctest.Wait()
+					wantEverywhere(t, "afterwards", caches, key, 2)
+				})
+			})
+		}
+	}
+}
