@@ -710,13 +710,15 @@ func TestPeekHasTheCallersOwnView(t *testing.T) {
 		if err := caches[0].Invalidate(t.Context(), key); !errors.As(err, &partial) {
 			t.Fatalf("got %v, want a *PartialError", err)
 		}
-		c.Network.HealAll()
-		time.Sleep(400 * time.Millisecond)
 		if v, ok, err := caches[1].Peek(t.Context(), key); v != 1 || !ok || err != nil {
 			t.Fatalf("at the owner: got %d, %v, %v, want the old value, which it was not told about", v, ok, err)
 		}
-		if v, ok, err := caches[0].Peek(t.Context(), key); ok || err != nil {
-			t.Errorf("got %d, %v, %v, want nothing: it is the old value", v, ok, err)
+		c.Network.HealAll()
+		for range 100 { // before the owner hears of it, and afterwards
+			if v, ok, err := caches[0].Peek(t.Context(), key); ok || err != nil {
+				t.Errorf("got %d, %v, %v, want nothing: it is the old value", v, ok, err)
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
 	})
 }
@@ -748,6 +750,81 @@ func TestInvalidateBeforeTheMembersAreKnown(t *testing.T) {
 			if v, err := cache.Get(t.Context(), "k"); v != i+1 || err != nil {
 				t.Errorf("got %d, %v, want the new value", v, err)
 			}
+		}
+	})
+}
+
+// R9: what an owner did not confirm reaches it as soon as it can be reached, and its caller never sees the old value meanwhile.
+func TestAnUnconfirmedInvalidationIsDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1, TTL: time.Hour})
+		var keys []string
+		for i := range 3000 {
+			keys = append(keys, testcluster.Key(c.Nodes[0], "ks", "n0", i))
+			db.write(keys[i], 1)
+		}
+		for _, cache := range caches {
+			if m, err := cache.GetMany(t.Context(), keys); len(m) != len(keys) || err != nil {
+				t.Fatal(len(m), err)
+			}
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		for _, k := range keys {
+			db.write(k, 2)
+		}
+		var partial *nearcache.PartialError
+		if err := caches[1].Invalidate(t.Context(), keys...); !errors.As(err, &partial) || len(partial.Keys) != len(keys) {
+			t.Fatalf("got %v, want a *PartialError with all keys", err)
+		}
+		if v, err := caches[0].Get(t.Context(), keys[0]); v != 1 || err != nil {
+			t.Errorf("the owner that was not told: got %d, %v, want the old value", v, err)
+		}
+		time.Sleep(time.Minute)
+		c.Network.HealAll()
+		for range 20 {
+			if v, err := caches[1].Get(t.Context(), keys[0]); v != 2 || err != nil {
+				t.Errorf("the caller: got %d, %v, want the new value", v, err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		for i, cache := range caches {
+			m, err := cache.GetMany(t.Context(), keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range m {
+				if v != 2 {
+					t.Errorf("node %d: %s is still %d two seconds after the link is back", i, k, v)
+				}
+			}
+		}
+	})
+}
+
+// R9: a member that did not confirm the invalidation of a whole keyspace hears of it when it can be reached.
+func TestAnUnconfirmedInvalidateAllIsDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TTL: time.Hour})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		if v, err := caches[0].Get(t.Context(), key); v != 1 || err != nil {
+			t.Fatal(v, err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		db.write(key, 2)
+		var partial *nearcache.PartialError
+		if err := caches[1].InvalidateAll(t.Context()); !errors.As(err, &partial) || !slices.Equal(partial.Members, []string{"n0"}) {
+			t.Fatalf("got %v, want a *PartialError that names n0", err)
+		}
+		time.Sleep(10 * time.Second)
+		c.Network.HealAll()
+		time.Sleep(3 * time.Second)
+		if v, err := caches[0].Get(t.Context(), key); v != 2 || err != nil {
+			t.Errorf("got %d, %v after the link is back, want the new value", v, err)
 		}
 	})
 }

@@ -18,8 +18,9 @@ import (
 // loaded before the call for longer than a near lifetime, and while the members are connected for longer than milliseconds;
 // the calling process never does. Loads that were under way when it was called are not stored.
 //
-// Errors: *PartialError when an owner did not confirm: some copies may live for StaleFor; ErrInvalidKey, before anything was
-// done; ErrClosed; *ConfigError for an Ack that is not available. It takes three Bounds plus PeerTimeout at most.
+// Errors: *PartialError when an owner did not confirm: some copies may live for StaleFor, and delivery goes on in the background;
+// ErrInvalidKey, before anything was done; ErrClosed; *ConfigError for an Ack that is not available. It takes three Bounds plus
+// PeerTimeout at most.
 func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
 	return c.invalidate(ctx, keys)
 }
@@ -67,19 +68,24 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 		return nil
 	}
 	began := ks.node.clock.Exact()
+	remembered := ks.node.cfg.Bound
 	ctx, cancel, err := ks.mutable(ctx)
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.tell(ctx, ks.node.members.Load(), keys).err(ks.staleFor())
+		if err = ks.tell(ctx, ks.node.members.Load(), keys).err(ks.staleFor()); err != nil {
+			remembered = ks.staleFor()
+			ks.repay(ks.node.clock.Exact()) // at once: the breaker may have kept the owner from hearing of it at all
+		}
 	case isContextError(err): // nobody is told, but this process never sees the old values again (R16)
 		ks.drop(keys, 0)
+		remembered = ks.staleFor()
 		err = &PartialError{Keys: slices.Clone(keys), StaleFor: ks.staleFor(), Err: err}
 	default:
 		return err
 	}
 	// After the owners: what this process fetched from them meanwhile may be the old value.
-	ks.own.invalidated(keys, began, ks.node.clock.Exact(), ks.node.cfg.Bound)
+	ks.own.invalidated(keys, began, ks.node.clock.Exact(), remembered)
 	for _, k := range keys {
 		ks.local.forget(k)
 	}
@@ -138,6 +144,7 @@ func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *tellin
 				err := ks.tellOwner(ctx, m, target, chunk)
 				if err != nil {
 					t.failed(m.Members[target].ID, chunk, err)
+					ks.owed.owe(m.Members[target].ID, chunk, ks.node.clock.Exact()+int64(ks.staleFor()))
 				}
 				if err != nil || m.peers[target].troubled(ks.node) {
 					ks.tellStandIns(ctx, m, chunk)
@@ -297,6 +304,7 @@ func (ks *keyspace) tellEverybody(ctx context.Context, m *members) *telling {
 		g.Go(func() error {
 			if err := ks.tellAll(ctx, m, target); err != nil {
 				t.failed(m.Members[target].ID, nil, err)
+				ks.owed.owe(m.Members[target].ID, nil, ks.node.clock.Exact()+int64(ks.staleFor()))
 			}
 			return nil
 		})

@@ -24,6 +24,7 @@ type keyspace struct {
 	limiter *origin.Limiter
 	local   local
 	own     *ownView
+	owed    owed
 	count   counters
 	epoch   atomic.Uint64 // bumped by InvalidateAll
 	longest atomic.Int64  // lifetime given to an entry here, ns
@@ -124,6 +125,7 @@ func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
 	ks.local.tick(now)
 	ks.own.tick(now)
+	ks.repay(now)
 }
 
 // moved follows a change of the ring: what this node did not own before or does not own now is dropped, near copies all.

@@ -237,13 +237,14 @@ func (p *Peer) StartBatch(cs []*Call, b *Batch) {
 	}
 }
 
-// admit returns the lane for a request that is one of n, or why it cannot be sent.
+// admit returns the lane for a request that is one of n, or why it cannot be sent. An Invalidate and a Release are sent whatever the breaker
+// says: the peer applies them when it reads them, however late its answer is.
 func (p *Peer) admit(q *Request, n int) (*lane, error) {
 	if q.check() != nil {
 		return nil, ErrRequest
 	}
 	l := p.pick(n)
-	if l == nil || !p.breaker.allows() {
+	if l == nil || !p.breaker.allows() && q.Op != OpInvalidate && q.Op != OpRelease {
 		return nil, ErrDown
 	}
 	return l, nil
