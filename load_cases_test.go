@@ -566,3 +566,31 @@ func TestServingWithoutPeers(t *testing.T) {
 		}
 	})
 }
+
+// What the calling node loads right after its invalidation is new, however coarse its clock is: it is not loaded a second time.
+func TestOneLoadAfterAnInvalidation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 2)
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		for i := range 20 {
+			time.Sleep(1300*time.Millisecond + time.Duration(i)*700*time.Microsecond)
+			want := db.bump(key)
+			if err := caches[1].Invalidate(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Microsecond)
+			db.loads.Store(0)
+			for range 5 {
+				if v, err := caches[1].Get(t.Context(), key); v != want || err != nil {
+					t.Fatal(v, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if got := db.loads.Load(); got != 1 {
+				t.Errorf("round %d: got %d loads after an invalidation, want 1", i, got)
+			}
+		}
+	})
+}
