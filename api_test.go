@@ -262,6 +262,42 @@ func TestALoaderMayReturnANilPointerAsItsError(t *testing.T) {
 	}
 }
 
+// A function of the application that panics on one key fails that key only, as a codec does.
+func TestGetManySurvivesPanicsOfSingleKeys(t *testing.T) {
+	bad := func(v string) {
+		if v == "bad" {
+			panic("boom")
+		}
+	}
+	for name, cfg := range map[string]nearcache.Config[string]{
+		"VersionOf": {VersionOf: func(v string) uint64 { bad(v); return 1 }},
+		"TTLOf":     {TTLOf: func(_, v string) time.Duration { bad(v); return time.Minute }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg.LoadMany = func(context.Context, []string) (map[string]string, error) {
+				return map[string]string{"a": "good", "b": "bad"}, nil
+			}
+			c, err := nearcache.New(nil, "ks", cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close(context.Background()) })
+			got, err := c.GetMany(t.Context(), []string{"a", "b"})
+			var batch *nearcache.BatchError
+			if !errors.As(err, &batch) || len(batch.Errs) != 1 || got["a"] != "good" {
+				t.Fatalf("got %v, %v, want a, and b alone in a *BatchError", got, err)
+			}
+			var panicked *nearcache.PanicError
+			if !errors.As(batch.Errs["b"], &panicked) || panicked.Value != "boom" || panicked.Stack == nil {
+				t.Errorf("got %v, want the *PanicError", batch.Errs["b"])
+			}
+			if _, err := c.Get(t.Context(), "b"); !errors.As(err, &panicked) {
+				t.Errorf("Get: got %v, want the *PanicError", err)
+			}
+		})
+	}
+}
+
 // ErrNotFound means the same from LoadMany as from Load.
 func TestLoadManyFindsNothing(t *testing.T) {
 	c, err := nearcache.New(nil, "ks", nearcache.Config[string]{LoadMany: func(context.Context, []string) (map[string]string, error) {

@@ -192,8 +192,9 @@ func (c *Cache[V]) loadOne(ctx context.Context, key string) (v V, err error) {
 	return v, nil
 }
 
-// prepare makes what a loader returned ready to be stored.
-func (c *Cache[V]) prepare(key string, v V, present bool, start int64) (loaded[V], error) {
+// prepare makes what a loader returned ready to be stored. What panics in it fails this key only.
+func (c *Cache[V]) prepare(key string, v V, present bool, start int64) (l loaded[V], err error) {
+	defer recoverTo(&err)
 	if !present {
 		return loaded[V]{absent: true, ttl: c.jittered(c.policy.notFoundTTL), start: start}, nil
 	}
@@ -202,7 +203,7 @@ func (c *Cache[V]) prepare(key string, v V, present bool, start int64) (loaded[V
 		return loaded[V]{}, err
 	}
 	v = own(c.cfg.Codec, v, b)
-	l := loaded[V]{value: v, bytes: b, ttl: c.ttlOf(key, v), start: start}
+	l = loaded[V]{value: v, bytes: b, ttl: c.ttlOf(key, v), start: start}
 	if c.cfg.VersionOf != nil {
 		l.version = c.cfg.VersionOf(v)
 	}
