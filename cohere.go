@@ -12,8 +12,7 @@ import (
 
 // Subscribe opens this node's log to a member. It implements transport.Handler.
 func (n *Node) Subscribe(s *transport.Session) transport.Subscription {
-	holder := holderOf(s)
-	return &subscription{node: n, life: n.holders.add(holder, n.clock.Exact()), sub: n.log.Subscribe(holder)}
+	return &subscription{node: n, life: n.holders.add(s, n.clock.Exact()), sub: n.log.Subscribe(holderOf(s))}
 }
 
 // subscription is a member's place in this node's log, as messages of the coherence stream.
@@ -50,7 +49,7 @@ func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 
 // Renew implements transport.Subscription.
 func (s *subscription) Renew(nonce uint64) {
-	s.node.renewed(s.life, s.node.clock.Exact())
+	s.life.renewed.Store(s.node.clock.Exact())
 	s.sub.Renew(nonce)
 }
 

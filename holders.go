@@ -2,42 +2,47 @@ package nearcache
 
 import (
 	"sync"
-	"time"
+	"sync/atomic"
+
+	"github.com/nearcache/nearcache/internal/transport"
 )
 
 // holders are the lives of members that follow this node's log, and thus may hold its leases. A lease ends a second after its holder was
 // last heard (docs/design.md section 8): a member whose host is gone or that hangs closes no stream, but its renewals stay away.
 type holders struct {
-	mu   sync.Mutex // guards byID and what it points to. Lock order: mu, then a shard lock
+	mu   sync.Mutex // guards byID and what it points to, but for renewed. Lock order: mu, then a shard lock
 	byID map[string]*life
 }
 
 // life is one holder, as holderOf names it.
 type life struct {
-	holder  string
-	streams int // it may have two for a while, when it reconnects
-	renewed int64
-	silent  bool
+	holder       string
+	member, addr string
+	incarnation  uint64
+	streams      int // it may have two for a while, when it reconnects
+	silent       bool
+	renewed      atomic.Int64 // when it last renewed
 }
 
-// silenceGrace is what a silent holder is given before its leases end: it may have been this process that paused, and the renewals are
-// there to be read.
+// silenceGrace is what a silent holder is given before its leases end: it may have been this process that paused, and all that it missed
+// is there to be read.
 const silenceGrace = 2 * tick
 
 // add notes that a holder has opened a stream.
-func (h *holders) add(holder string, now int64) *life {
+func (h *holders) add(s *transport.Session, now int64) *life {
+	holder := holderOf(s)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.byID[holder]
 	if l == nil {
-		l = &life{holder: holder}
+		l = &life{holder: holder, member: s.Member, addr: s.Addr, incarnation: s.Incarnation}
 		if h.byID == nil {
 			h.byID = make(map[string]*life)
 		}
 		h.byID[holder] = l
 	}
 	l.streams++
-	l.renewed = now
+	l.renewed.Store(now)
 	return l
 }
 
@@ -50,31 +55,39 @@ func (h *holders) remove(l *life) {
 	}
 }
 
-// renewed notes that a holder was heard. If it had been silent its leases live as long as granted again.
-func (n *Node) renewed(l *life, now int64) {
-	n.holders.mu.Lock()
-	defer n.holders.mu.Unlock()
-	l.renewed = now
-	if !l.silent {
-		return
-	}
-	l.silent = false
-	for _, ks := range *n.keyspaces.Load() {
-		ks.shard.HolderBack(l.holder)
-	}
-}
-
-// tickHolders lets the leases of silent holders end, those included that pass to them meanwhile.
+// tickHolders lets the leases of silent holders end, those included that pass to them meanwhile. If one is heard again in time its leases
+// live as long as granted.
 func (n *Node) tickHolders(now int64) {
+	m := n.members.Load()
 	n.holders.mu.Lock()
 	defer n.holders.mu.Unlock()
 	for _, l := range n.holders.byID {
-		if time.Duration(now-l.renewed) < n.cfg.Bound {
+		was := l.silent
+		l.silent = l.isSilent(m, now, int64(n.cfg.Bound))
+		if !was && !l.silent {
 			continue
 		}
-		l.silent = true
 		for _, ks := range *n.keyspaces.Load() {
-			ks.shard.HolderGone(l.holder, now+int64(silenceGrace))
+			if l.silent {
+				ks.shard.HolderGone(l.holder, now+int64(silenceGrace))
+			} else {
+				ks.shard.HolderBack(l.holder)
+			}
 		}
 	}
+}
+
+// isSilent tells that the holder has not renewed for a Bound, or has not answered this node's renewals for one: then it hears nothing from
+// here and takes this node for dead, so that the end of its load may never be sent.
+func (l *life) isSilent(m *members, now, bound int64) bool {
+	if now-l.renewed.Load() >= bound {
+		return true
+	}
+	i := m.Resolve(l.member, l.addr)
+	if i < 0 || m.peers[i] == nil {
+		return false
+	}
+	src := m.peers[i].source
+	until := src.LeaseUntil.Load()
+	return until != 0 && now >= until && src.Incarnation.Load() == l.incarnation
 }
