@@ -30,7 +30,8 @@ func (c *Cache[V]) InvalidateAll(ctx context.Context) error {
 	return c.invalidateAll(ctx)
 }
 
-// mutable waits until a change can be told to its owners, and returns the context that bounds the telling.
+// mutable waits until a change can be told to its owners, and returns the context that bounds the telling. One that has ended already is no
+// error where there is nothing to wait for: what this node can do by itself it does, whatever became of its caller.
 func (ks *keyspace) mutable(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if ks.closed.Load() || ks.node.closed.Load() {
 		return nil, nil, ErrClosed
@@ -40,6 +41,11 @@ func (ks *keyspace) mutable(ctx context.Context) (context.Context, context.Cance
 	}
 	n := ks.node
 	ctx, cancel := context.WithTimeout(ctx, 3*n.cfg.Bound+n.cfg.PeerTimeout)
+	select {
+	case <-n.joined:
+		return ctx, cancel, nil
+	default:
+	}
 	select {
 	case <-n.joined:
 		return ctx, cancel, nil

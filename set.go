@@ -37,7 +37,8 @@ func WithVersion(v uint64) SetOption { return func(o *setOptions) { o.version = 
 // source of truth Invalidate is the call to use: two writers may reach the owner in another order than the database.
 //
 // stored is false when a condition or a higher version forbade it. Errors: ErrValueTooLarge; *ConfigError for a lifetime that is not
-// positive; *PartialError when the owner did not confirm; the codec's error; ErrInvalidKey; ErrClosed.
+// positive; *PartialError when the owner did not confirm, or was not asked because ctx had ended; the codec's error, or a *PanicError;
+// ErrInvalidKey; ErrClosed.
 func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) (stored bool, err error) {
 	if key == "" || len(key) > transport.MaxKeyBytes {
 		return false, ErrInvalidKey
@@ -47,13 +48,16 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 		return false, err
 	}
 	ctx, cancel, err := c.mutable(ctx)
+	if err == nil {
+		defer cancel()
+		err = ctx.Err() // this node could store it all the same, but nobody has to want that any more
+	}
 	if err != nil {
 		if isContextError(err) {
 			return false, &PartialError{Keys: []string{key}, StaleFor: c.staleFor(), Err: err}
 		}
 		return false, err
 	}
-	defer cancel()
 	stored, member, err := c.setAtOwner(ctx, req)
 	c.forget(key)
 	if err != nil {
