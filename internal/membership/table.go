@@ -22,13 +22,14 @@ type View struct {
 	Self    int            // index of this node
 	Listed  bool           // discovery reports this node; false: the node has added itself
 	Ring    *ring.Ring     // its members have the same indexes
+	byAddr  map[string]int // indexes
 }
 
 // Me returns this node as the others see it. Its ID is the one that the ring uses: see Table.Update.
 func (v *View) Me() peers.Member { return v.Members[v.Self] }
 
 // Resolve returns the index of the member that says it has this ID and this address, -1 when there is none: by ID, or by
-// address where discovery does not know the ID.
+// address where discovery does not know the ID or the member has none of its own.
 func (v *View) Resolve(id, addr string) int {
 	if i := v.Ring.Index(id); i >= 0 {
 		return i
@@ -37,7 +38,10 @@ func (v *View) Resolve(id, addr string) int {
 	if err != nil {
 		return -1
 	}
-	return v.Ring.Index(canonical)
+	if i, ok := v.byAddr[canonical]; ok && (!named(v.Members[i]) || id == canonical) {
+		return i
+	}
+	return -1
 }
 
 // Pace is how hasty a Table is. The zero Pace believes every list at once.
@@ -183,7 +187,11 @@ func (t *Table) build(list []peers.Member) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &View{Members: slices.Clip(members), Self: r.Index(me), Listed: listed, Ring: r}, nil
+	byAddr := make(map[string]int, len(members))
+	for i, m := range members {
+		byAddr[m.Addr] = i
+	}
+	return &View{Members: slices.Clip(members), Self: r.Index(me), Listed: listed, Ring: r, byAddr: byAddr}, nil
 }
 
 // clean returns the list in canonical form, without doubles and without order.

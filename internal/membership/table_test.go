@@ -394,6 +394,7 @@ func TestResolve(t *testing.T) {
 		want     string
 	}{
 		{"a", "a:1", "a"}, {"a", "moved:1", "a"}, {"b", "B:1", "b:1"}, {"b:1", "", "b:1"}, {"c", "c:1", ""}, {"", "", ""}, {"c", "a:1", ""},
+		{"a:1", "A:1", "a"}, {"c:1", "c:1", ""}, {"b:1", "a:1", "b:1"},
 	} {
 		got := ""
 		if i := table.View().Resolve(c.id, c.addr); i >= 0 {

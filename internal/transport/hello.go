@@ -44,12 +44,12 @@ func (t *Transport) checkClient(h *hello) error {
 }
 
 // checkServer is check at the client's end, where it is known who should answer. A member whom discovery knows by its address only may
-// call itself as it likes.
+// call itself as it likes, and one that has no ID of its own, and so goes by its address, may be called as discovery likes.
 func (t *Transport) checkServer(h *hello, id, addr string) error {
 	if err := t.check(h); err != nil {
 		return err
 	}
-	if h.Member != id && id != addr {
+	if h.Member != id && id != addr && h.Member != h.Addr {
 		return fmt.Errorf("nearcache: %.64q is member %.64q, not %.64q", addr, h.Member, id)
 	}
 	if h.Addr != addr {
