@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -366,4 +368,113 @@ func startAlone(t *testing.T) *nearcache.Node {
 	}
 	t.Cleanup(func() { _ = node.Close(context.Background()) })
 	return node
+}
+
+// Case discovery-3. Whatever its discovery calls it, a node does not dial itself, all agree on the owners, and every key is loaded once.
+func TestANodeKnowsItself(t *testing.T) {
+	const hosts = 3
+	addr := func(i int) string { return testcluster.Host(i) + ":7946" }
+	plain := func(int) (list []peers.Member) {
+		for i := range hosts {
+			list = append(list, peers.Member{Addr: addr(i)})
+		}
+		return list
+	}
+	others := func(self int) []peers.Member { return slices.Delete(plain(self), self, self+1) }
+	named := func(int) (list []peers.Member) {
+		for i := range hosts {
+			list = append(list, peers.Member{ID: fmt.Sprint("n", i), Addr: addr(i)})
+		}
+		return list
+	}
+	for name, tt := range map[string]struct {
+		id        func(i int) string // configured
+		advertise func(i int) string
+		list      func(self int) []peers.Member // as node self gets it
+	}{
+		"by address": {list: plain},
+		"spelled differently": {list: func(int) []peers.Member {
+			return []peers.Member{{Addr: "LOCALHOST:7946"}, {Addr: " 127.0.0.2:07946"}, {Addr: "[::ffff:127.0.0.3]:7946"}}
+		}},
+		"advertised differently": {list: plain, advertise: func(i int) string { return []string{"localhost:07946", "[::ffff:127.0.0.2]:7946", addr(2)}[i] }},
+		"missing":                {list: others},
+		"twice": {list: func(int) []peers.Member {
+			return append(plain(0), peers.Member{Addr: "localhost:7946"}, peers.Member{Addr: addr(1)})
+		}},
+		"ID, known by address": {list: plain, id: func(i int) string { return fmt.Sprint("n", i) }},
+		"ID, known by ID":      {list: named, id: func(i int) string { return fmt.Sprint("n", i) }},
+		"no ID, known by one":  {list: named},
+		"ID, moved": {id: func(i int) string { return fmt.Sprint("n", i) }, list: func(self int) []peers.Member {
+			list := named(self)
+			list[self].Addr = "127.0.0.99:7946" // where it was before it was restarted
+			return list
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := peerstest.NewNetwork()
+				nodes, caches := make([]*nearcache.Node, hosts), make([]*nearcache.Cache[string], hosts)
+				var loads sync.Map // key to *atomic.Int64
+				for i := range hosts {
+					host := network.Host(testcluster.Host(i))
+					l, err := host.Listen(":7946")
+					if err != nil {
+						t.Fatal(err)
+					}
+					cfg := nearcache.NodeConfig{Listener: l, Discovery: peers.NewList(tt.list(i)...)}
+					if tt.id != nil {
+						cfg.ID = tt.id(i)
+					}
+					if tt.advertise != nil {
+						cfg.Advertise = tt.advertise(i)
+					}
+					cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+						if to == addr(i) || to == "127.0.0.99:7946" {
+							t.Errorf("node %d dials itself, at %s", i, to)
+						}
+						return host.Dial(ctx, to)
+					}
+					if nodes[i], err = nearcache.Start(t.Context(), cfg); err != nil {
+						t.Fatal(err)
+					}
+					defer nodes[i].Close(context.Background())
+					caches[i], err = nearcache.New(nodes[i], "ks", nearcache.Config[string]{Load: func(_ context.Context, key string) (string, error) {
+						n, _ := loads.LoadOrStore(key, new(atomic.Int64))
+						n.(*atomic.Int64).Add(1)
+						return "v", nil
+					}})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, n := range nodes {
+					if err := n.Ready(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for k := range 300 {
+					key := fmt.Sprint("k", k)
+					for i, cache := range caches {
+						if v, err := cache.Get(t.Context(), key); v != "v" || err != nil {
+							t.Fatalf("node %d: got %q, %v", i, v, err)
+						}
+						if got, want := nodes[i].Owner("ks", key).ID, nodes[0].Owner("ks", key).ID; got != want {
+							t.Fatalf("%s: node %d says that %q owns it, node 0 %q", key, i, got, want)
+						}
+					}
+				}
+				loads.Range(func(key, n any) bool {
+					if got := n.(*atomic.Int64).Load(); got != 1 {
+						t.Errorf("%s: got %d loads, want 1", key, got)
+					}
+					return true
+				})
+				for i, n := range nodes {
+					if got := len(n.Members()); got != hosts {
+						t.Errorf("node %d: got %d members, want %d", i, got, hosts)
+					}
+				}
+			})
+		})
+	}
 }
