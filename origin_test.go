@@ -10,15 +10,16 @@ import (
 	"github.com/nearcache/nearcache/internal/testcluster"
 )
 
-// origin is a database of self-describing values. It counts loads by key and member, and those that run twice at once at one member.
+// origin is a database of self-describing values. It counts loads by key and node, and those that ran beside another one of the same key.
 type origin struct {
 	delay func() time.Duration // of a load; the row is read at its start
 
 	mu      sync.Mutex
 	rows    map[string]int
-	running map[loadedBy]int
+	running map[loadedBy]int // node -1: all nodes
 	loads   map[loadedBy]int
 	twice   int // loads that began while another one of the same key ran on the same node
+	beside  int // the same on any node
 }
 
 // loadedBy is a key at the node whose loader ran.
@@ -36,19 +37,24 @@ func noDelay() time.Duration { return 0 }
 // loader returns the loader of node i.
 func (o *origin) loader(i int) func(context.Context, string) (string, error) {
 	return func(ctx context.Context, key string) (string, error) {
-		by := loadedBy{key, i}
+		by, all := loadedBy{key, i}, loadedBy{key, -1}
 		o.mu.Lock()
 		version := o.rows[key]
 		if o.running[by] > 0 {
 			o.twice++
 		}
+		if o.running[all] > 0 {
+			o.beside++
+		}
 		o.running[by]++
+		o.running[all]++
 		o.loads[by]++
 		o.mu.Unlock()
 		defer func() {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.running[by]--
+			o.running[all]--
 		}()
 		if d := o.delay(); d > 0 {
 			t := time.NewTimer(d)
@@ -69,6 +75,19 @@ func (o *origin) bump(key string) int {
 	defer o.mu.Unlock()
 	o.rows[key]++
 	return o.rows[key]
+}
+
+// most returns how often the key was loaded that was loaded most.
+func (o *origin) most() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	byKey := make(map[string]int)
+	most := 0
+	for by, n := range o.loads {
+		byKey[by.key] += n
+		most = max(most, byKey[by.key])
+	}
+	return most
 }
 
 // total returns the number of loads and starts the count again.

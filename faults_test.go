@@ -1,0 +1,311 @@
+package nearcache_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearcache/nearcache"
+	"github.com/nearcache/nearcache/internal/testcluster"
+)
+
+// storm is a cluster in fake time, faults by chance, and what was promised about its keys.
+type storm struct {
+	t      *testing.T
+	c      *testcluster.Cluster
+	cfg    nearcache.Config[string]
+	origin *origin
+	keys   []string
+
+	mu     sync.Mutex
+	caches []*nearcache.Cache[string] // nil: the node is down
+	acks   map[string][]ack
+	own    map[ownKey]int // versions that the node itself invalidated with nil
+	seen   sight
+}
+
+type ownKey struct {
+	key   string
+	cache *nearcache.Cache[string]
+}
+
+// ack is an invalidation that returned nil.
+type ack struct {
+	version int
+	at      time.Time
+}
+
+// sight is what the readers saw.
+type sight struct {
+	reads, acked, partial int
+	errors                map[string]int
+	worst                 time.Duration // longest that a value was read after its invalidation had been acknowledged
+	slowest               time.Duration
+}
+
+// slack is what a bound may be exceeded by: the coarse clock's lag.
+const slack = 50 * time.Millisecond
+
+func newStorm(t *testing.T, nodes int, cfg nearcache.Config[string], delay func() time.Duration) *storm {
+	s := &storm{t: t, cfg: cfg, origin: newOrigin(delay), acks: make(map[string][]ack), own: make(map[ownKey]int)}
+	s.seen.errors = make(map[string]int)
+	s.c = testcluster.Bubble(t, nodes)
+	s.caches = s.origin.openOn(t, s.c, cfg)
+	for i := range 20 {
+		s.keys = append(s.keys, fmt.Sprint("k", i))
+	}
+	return s
+}
+
+func (s *storm) cache(i int) *nearcache.Cache[string] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.caches[i]
+}
+
+// read reads key on node i and holds what came against what was promised.
+func (s *storm) read(i int, key string) {
+	cache := s.cache(i)
+	if cache == nil {
+		return
+	}
+	s.mu.Lock()
+	own := s.own[ownKey{key, cache}]
+	s.mu.Unlock()
+	began := time.Now()
+	v, err := cache.Get(s.t.Context(), key)
+	took := time.Since(began)
+	var version int
+	if err == nil {
+		version, err = testcluster.Version(key, v)
+		if err != nil {
+			s.t.Errorf("node %d: %v", i, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, nearcache.ErrClosed) && s.caches[i] != cache {
+		return // it was killed meanwhile
+	}
+	s.seen.reads++
+	s.seen.slowest = max(s.seen.slowest, took)
+	if err != nil {
+		s.seen.errors[err.Error()]++
+		return
+	}
+	if version < own {
+		s.t.Errorf("node %d read version %d of %s, which it had invalidated with version %d itself", i, version, key, own)
+	}
+	for _, a := range s.acks[key] {
+		if a.version > version {
+			s.seen.worst = max(s.seen.worst, began.Sub(a.at))
+			break
+		}
+	}
+}
+
+// write writes a new version of key and invalidates it on node i.
+func (s *storm) write(i int, key string) {
+	cache := s.cache(i)
+	if cache == nil {
+		return
+	}
+	version := s.origin.bump(key)
+	err := cache.Invalidate(s.t.Context(), key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := errors.AsType[*nearcache.PartialError](err); ok {
+		s.seen.partial++
+		return
+	}
+	if err != nil {
+		if !errors.Is(err, nearcache.ErrClosed) || s.caches[i] == cache {
+			s.t.Errorf("node %d: Invalidate: %v", i, err)
+		}
+		return
+	}
+	s.seen.acked++
+	s.acks[key] = append(s.acks[key], ack{version, time.Now()})
+	slices.SortFunc(s.acks[key], func(a, b ack) int { return a.version - b.version })
+	s.own[ownKey{key, cache}] = max(s.own[ownKey{key, cache}], version)
+}
+
+// load reads and writes on all nodes for a while.
+func (s *storm) load(rng *rand.Rand, d time.Duration) {
+	end := time.Now().Add(d)
+	var wg sync.WaitGroup
+	for i := range s.caches {
+		for range 2 {
+			mine := rand.New(rand.NewPCG(rng.Uint64(), 0))
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					s.read(i, s.keys[mine.IntN(len(s.keys))])
+					time.Sleep(time.Duration(mine.IntN(40)) * time.Millisecond)
+				}
+			})
+		}
+		mine := rand.New(rand.NewPCG(rng.Uint64(), 1))
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				s.write(i, s.keys[mine.IntN(len(s.keys))])
+				time.Sleep(time.Duration(mine.IntN(400)) * time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// fault does something to the network or to a node.
+func (s *storm) fault(rng *rand.Rand) {
+	n := len(s.caches)
+	i := rng.IntN(n)
+	j := (i + 1 + rng.IntN(n-1)) % n
+	a, b := testcluster.Host(i), testcluster.Host(j)
+	network := s.c.Network
+	switch rng.IntN(12) {
+	case 0, 1:
+		network.Cut(a, b)
+	case 2:
+		network.CutOneWay(a, b)
+	case 3:
+		network.Isolate(a)
+	case 4:
+		network.Reset(a, b)
+	case 5:
+		network.Delay(a, b, time.Duration(rng.IntN(120))*time.Millisecond)
+	case 6:
+		s.restart(i, time.Duration(1+rng.IntN(5000))*time.Millisecond)
+	case 7, 8:
+		network.Heal(a, b)
+	case 9:
+		network.Rejoin(a)
+	default:
+		network.HealAll()
+		network.Delay(a, b, 0)
+		network.Delay(b, a, 0)
+	}
+}
+
+// restart kills node i and starts it again after a while.
+func (s *storm) restart(i int, away time.Duration) {
+	s.mu.Lock()
+	s.caches[i] = nil
+	s.mu.Unlock()
+	s.c.Crash(i)
+	time.Sleep(away)
+	s.c.Restart(i)
+	cache := s.origin.openAt(s.t, s.c, i, s.cfg)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caches[i] = cache
+}
+
+// Hours of partitions, crashes and delays by chance, with loads that take seconds now and then: no read fails, hangs or sees another key's
+// value, and none sees a value for longer than a Bound after an Invalidate of a newer one returned nil; the process that invalidated
+// does not see it at all.
+func TestPartitionsByChance(t *testing.T) {
+	type schedule struct {
+		nodes  int
+		seed   uint64
+		bursts int
+	}
+	var schedules []schedule
+	for seed := range uint64(5) {
+		schedules = append(schedules, schedule{3, seed, 15}, schedule{5, seed, 15})
+	}
+	schedules = append(schedules, schedule{10, 0, 15})
+	if raceEnabled || testing.Short() {
+		schedules = []schedule{{3, 4, 15}, {5, 1, 5}}
+	}
+	for _, sc := range schedules {
+		t.Run(fmt.Sprintf("%d nodes, seed %d", sc.nodes, sc.seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.seed, sc.bursts) })
+		})
+	}
+}
+
+// storms lets faults come over a cluster for minutes: bursts of load, and quiet between them in which a fault stays.
+func storms(t *testing.T, nodes int, seed uint64, bursts int) {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	var loads atomic.Uint64
+	s := newStorm(t, nodes, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour}, func() time.Duration {
+		if loads.Add(1)%50 == 0 {
+			return 5 * time.Second
+		}
+		return 5 * time.Millisecond
+	})
+	s.settle()
+	base, start := testcluster.Held(), time.Now()
+	for range bursts {
+		readers := rand.New(rand.NewPCG(rng.Uint64(), 0))
+		var wg sync.WaitGroup
+		wg.Go(func() { s.load(readers, 10*time.Second) })
+		for range 4 {
+			s.fault(rng)
+			time.Sleep(time.Duration(rng.IntN(2500)) * time.Millisecond)
+		}
+		wg.Wait()
+		time.Sleep(time.Duration(rng.IntN(60)) * time.Second)
+	}
+	s.heal()
+	s.settle()
+	s.c.Rest(base, time.Minute)
+	s.judge(time.Since(start))
+}
+
+// heal ends all faults.
+func (s *storm) heal() {
+	s.c.Network.HealAll()
+	for i := range s.caches {
+		for j := range s.caches {
+			s.c.Network.Delay(testcluster.Host(i), testcluster.Host(j), 0)
+		}
+	}
+}
+
+// settle waits until all nodes are connected and each has read each key.
+func (s *storm) settle() {
+	s.c.Ready()
+	time.Sleep(5 * time.Second)
+	for i := range s.caches {
+		for _, key := range s.keys {
+			s.read(i, key)
+		}
+	}
+	for _, n := range s.c.Nodes {
+		for _, m := range n.Stats().Members {
+			if !m.Connected || m.Breaker != "closed" {
+				s.t.Errorf("%s: %s is connected: %v, its breaker is %s; want it in use", n.ID(), m.Member.ID, m.Connected, m.Breaker)
+			}
+		}
+	}
+}
+
+// judge holds what was seen against what was promised.
+func (s *storm) judge(took time.Duration) {
+	const (
+		bound = time.Second
+		hang  = 15 * time.Second // three slow loads one after the other
+	)
+	v := &s.seen
+	s.t.Logf("%v: %d reads, %d invalidations acknowledged, %d not; oldest value %v after its invalidation; slowest read %v",
+		took.Round(time.Second), v.reads, v.acked, v.partial, v.worst, v.slowest)
+	if v.worst > bound+slack {
+		s.t.Errorf("a value was read %v after its invalidation was acknowledged, want at most %v", v.worst, bound)
+	}
+	for text, n := range v.errors {
+		s.t.Errorf("%d reads failed: %s", n, text)
+	}
+	if v.slowest > hang {
+		s.t.Errorf("a read took %v", v.slowest)
+	}
+	if v.reads < 1000 || v.acked < 100 || v.partial < 10 {
+		s.t.Errorf("%d reads, %d and %d invalidations: nothing happened", v.reads, v.acked, v.partial)
+	}
+}
