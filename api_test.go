@@ -930,8 +930,7 @@ func TestBytesOfAnyCodecAreTheCachesOwn(t *testing.T) {
 func TestNoDefaultCodec(t *testing.T) {
 	refused := func(name string, err error) {
 		t.Helper()
-		var config *nearcache.ConfigError
-		if !errors.As(err, &config) {
+		if _, ok := errors.AsType[*nearcache.ConfigError](err); !ok {
 			t.Errorf("%s: got %v, want a *ConfigError", name, err)
 		}
 	}
@@ -1019,5 +1018,41 @@ func TestNoNearCache(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestBudgetsOfKeyspaces(t *testing.T) {
+	n, err := nearcache.Start(t.Context(), nearcache.NodeConfig{MaxBytes: 10 << 20, NearBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close(t.Context())
+	open := func(name string, maxBytes, nearBytes int64) error {
+		_, err := nearcache.New(n, name, nearcache.Config[string]{MaxBytes: maxBytes, NearBytes: nearBytes, Load: func(context.Context, string) (string, error) { return "v", nil }})
+		return err
+	}
+	for _, tt := range []struct {
+		name                string
+		maxBytes, nearBytes int64
+		ok                  bool
+	}{
+		{"half", 5 << 20, 2 << 20, true},
+		{"too much", 6 << 20, 0, false},
+		{"too much near", 0, 3 << 20, false},
+		{"a share", 0, 0, true},
+		{"nothing left for a share", 5 << 20, 0, false},
+		{"near off", 1 << 20, -1, true},
+	} {
+		var config *nearcache.ConfigError
+		if err := open(tt.name, tt.maxBytes, tt.nearBytes); (err == nil) != tt.ok || err != nil && !errors.As(err, &config) {
+			t.Errorf("%s: got %v, want ok %v", tt.name, err, tt.ok)
+		}
+	}
+	large, err := nearcache.New(nil, "ks", nearcache.Config[string]{MaxBytes: 1 << 30, NearBytes: 1 << 30, Load: func(context.Context, string) (string, error) { return "v", nil }})
+	if err != nil {
+		t.Fatalf("a cache of its own with large budgets: %v", err)
+	}
+	if err := large.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

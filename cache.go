@@ -75,7 +75,8 @@ func New[V any](n *Node, keyspace string, cfg Config[V]) (*Cache[V], error) {
 	}
 	var private *Node
 	if n == nil {
-		if n, err = Start(context.Background(), NodeConfig{}); err != nil {
+		own := NodeConfig{MaxBytes: max(defaultMaxBytes, cfg.MaxBytes), NearBytes: max(defaultNearBytes, cfg.NearBytes)}
+		if n, err = Start(context.Background(), own); err != nil {
 			return nil, err
 		}
 		private = n

@@ -179,9 +179,10 @@ type Config[V any] struct {
 	RefreshAhead time.Duration
 	// StaleOnError is not available yet.
 	StaleOnError time.Duration
-	// MaxBytes is this keyspace's part of the node's MaxBytes. 0: an equal share of what the others leave.
+	// MaxBytes is this keyspace's part of the node's MaxBytes, which the parts must not exceed together. 0: an equal share of what the
+	// others leave.
 	MaxBytes int64
-	// NearBytes is this keyspace's part of the node's NearBytes. 0: an equal share of what the others leave; negative: no near cache
+	// NearBytes is this keyspace's part of the node's NearBytes, likewise. 0: an equal share of what the others leave; negative: no near cache
 	// for this keyspace.
 	NearBytes int64
 	// MaxValueBytes is the largest encoded value that is cached; larger ones are returned, not cached, and counted. 0 means

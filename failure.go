@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -70,8 +72,8 @@ func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Fail
 	}
 	f.Text = cut(fmt.Sprint(err), transport.MaxFailureText) // fmt survives the Error method of a nil pointer
 	if kind == transport.FailureLoad {
-		for code, known := range ks.policy.errors {
-			if errors.Is(err, known) {
+		for _, code := range slices.Sorted(maps.Keys(ks.policy.errors)) { // the same on every member
+			if errors.Is(err, ks.policy.errors[code]) {
 				f.Code = code
 				break
 			}

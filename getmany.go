@@ -147,24 +147,16 @@ func (c *Cache[V]) leadMany(ctx context.Context, all []led[V]) {
 	}
 }
 
-// settleMany judges the first answers. Leases are gathered for one LoadMany where there is one.
+// settleMany judges the first answers. Leases are gathered: they are loaded together.
 func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 	var leases []*fetch[V]
 	for i := range all {
 		l := &all[i]
 		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
 		switch {
-		case l.call == nil && l.r.self() && c.cfg.LoadMany != nil:
+		case l.call == nil && l.r.self():
 			x.a = c.ask(l.f, l.r.m, l.r.owner)
 			x.askLocal()
-		case l.call == nil && l.r.self():
-			var req transport.Request
-			var rep transport.Reply
-			x.a = c.ask(l.f, l.r.m, l.r.owner)
-			c.getRequest(&req, l.f.Key, 0)
-			if l.r.owns() && c.resident(&req, &rep, l.r, false) {
-				x.v = c.settle(l.f, x.a, &rep)
-			}
 		case l.call == nil:
 		case l.call.Detached():
 			x.call = l.call
@@ -174,7 +166,7 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 		}
 		switch {
 		case x.v == settled: // as most are: x has not left the stack
-		case x.v == granted && c.cfg.LoadMany != nil:
+		case x.v == granted:
 			leases = append(leases, x.moved())
 		default:
 			c.resume(ctx, x.moved())
@@ -188,16 +180,36 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 // moved returns a copy that may outlive its caller. x is not used any more.
 func (x fetch[V]) moved() *fetch[V] { return &x }
 
-// resumeMany loads the keys of many leases with one call.
+// resumeMany loads the keys of many leases: with one call of LoadMany, or with as many calls of Load at once as there are slots, so that
+// the keys of one GetMany do not shed each other.
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 	for _, x := range all {
 		x.ctx = x.f.Context(ctx) //nolint:fatcontext // each flight has its own
 	}
-	if !c.node.run("getmany", func() { c.loadMany(ctx, all) }) {
+	load := c.loadEach
+	if c.cfg.LoadMany != nil {
+		load = c.loadMany
+	}
+	if !c.node.run("getmany", func() { load(ctx, all) }) {
 		for _, x := range all {
 			x.f.Finish(result[V]{}, ErrClosed)
 		}
 	}
+}
+
+// loadEach runs Load for each key.
+func (c *Cache[V]) loadEach(_ context.Context, all []*fetch[V]) {
+	var g errgroup.Group
+	g.SetLimit(c.policy.maxLoads)
+	for _, x := range all {
+		stop := context.AfterFunc(c.ctx, x.f.Abort)
+		g.Go(func() error {
+			defer stop()
+			x.load()
+			return nil
+		})
+	}
+	_ = g.Wait() // load has no error
 }
 
 // loadMany runs LoadMany in one slot. Its context ends when nobody waits for any of the keys.

@@ -224,6 +224,9 @@ func (ks *keyspace) tellOnce(ctx context.Context, m *members, target int, keys [
 	case rep.Status == transport.StatusOK, rep.Status == transport.StatusUnknownKeyspace:
 		return nil
 	}
+	if rep.Failure.Text == "" {
+		return errors.New("nearcache: the member is too busy, or closes")
+	}
 	return errors.New("nearcache: " + rep.Failure.Text)
 }
 

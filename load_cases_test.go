@@ -594,3 +594,31 @@ func TestOneLoadAfterAnInvalidation(t *testing.T) {
 		}
 	})
 }
+
+// The keys of one GetMany do not shed each other, however many they are and whatever the slots.
+func TestGetManyOfMoreKeysThanSlots(t *testing.T) {
+	for _, maxLoads := range []int{1, 64, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			c := testcluster.Bubble(t, 3)
+			var running, most atomic.Int64
+			caches := open(t, c, "ks", nearcache.Config[string]{MaxLoads: maxLoads, Load: func(_ context.Context, key string) (string, error) {
+				most.Store(max(most.Load(), running.Add(1)))
+				defer running.Add(-1)
+				time.Sleep(20 * time.Millisecond)
+				return "v" + key, nil
+			}})
+			keys := make([]string, 200)
+			for i := range keys {
+				keys[i] = fmt.Sprint("k", i)
+			}
+			got, err := caches[0].GetMany(t.Context(), keys)
+			if len(got) != len(keys) || err != nil {
+				t.Errorf("MaxLoads %d: got %d of %d values, %v", maxLoads, len(got), len(keys), err)
+			}
+			if n := most.Load(); maxLoads > 0 && n > int64(maxLoads) || maxLoads < 0 && n < 200 {
+				t.Errorf("MaxLoads %d: %d loads ran at once", maxLoads, n)
+			}
+			wantIdle(t, caches)
+		})
+	}
+}

@@ -312,6 +312,9 @@ func (n *Node) open(name string, p policy, local local) (*keyspace, error) {
 	if old[name] != nil {
 		return nil, &ConfigError{Problems: []string{fmt.Sprintf("keyspace %q is open on this node already", name)}}
 	}
+	if err := n.checkBudget(old, p); err != nil {
+		return nil, err
+	}
 	ks := newKeyspace(n, name, p, local)
 	all := maps.Clone(old)
 	all[name] = ks
@@ -333,6 +336,22 @@ func (n *Node) shut(ks *keyspace) bool {
 	n.budget(all)
 	n.keyspaces.Store(&all)
 	return true
+}
+
+// checkBudget refuses a keyspace whose part does not fit beside the others', or leaves nothing for those that share the rest.
+func (n *Node) checkBudget(open map[string]*keyspace, p policy) error {
+	own, sharing := p.maxBytes, p.maxBytes == 0
+	near := max(p.nearBytes, 0)
+	for _, ks := range open {
+		own += ks.policy.maxBytes
+		sharing = sharing || ks.policy.maxBytes == 0
+		near += max(ks.policy.nearBytes, 0)
+	}
+	var pr problems
+	pr.require(own <= n.cfg.MaxBytes, "MaxBytes of the keyspaces add up to %d, the node has %d", own, n.cfg.MaxBytes)
+	pr.require(own != n.cfg.MaxBytes || !sharing, "MaxBytes of the keyspaces leave nothing for those without one")
+	pr.require(n.cfg.NearBytes < 0 || near <= n.cfg.NearBytes, "NearBytes of the keyspaces add up to %d, the node has %d", near, n.cfg.NearBytes)
+	return pr.err()
 }
 
 // budget divides the node's memory: keyspaces that ask for a part of their own get it, the rest is shared equally, so that one

@@ -32,8 +32,6 @@ func newOrigin(delay func() time.Duration) *origin {
 	return &origin{delay: delay, rows: make(map[string]int), running: make(map[loadedBy]int), loads: make(map[loadedBy]int)}
 }
 
-func noDelay() time.Duration { return 0 }
-
 // loader returns the loader of node i.
 func (o *origin) loader(i int) func(context.Context, string) (string, error) {
 	return func(ctx context.Context, key string) (string, error) {

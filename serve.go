@@ -160,7 +160,7 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		Holder: a.holder(),
 		Waiter: a,
 		Life:   int64(life),
-		Until:  now + int64(req.Budget),
+		Until:  now + int64(min(req.Budget, maxLeaseLife)),
 		Fresh:  req.Flags&transport.FlagFresh != 0,
 		View:   r.m.number,
 	}
