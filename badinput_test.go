@@ -345,6 +345,74 @@ func TestCodecsThatFail(t *testing.T) {
 	}
 }
 
+// A codec or SizeOf that leaves its goroutine takes the callers on that goroutine with it, and nobody else: the key and the rest of the batch
+// go on.
+func TestFunctionsThatGoexit(t *testing.T) {
+	for name, many := range map[string]bool{"Load": false, "LoadMany": true} {
+		for _, where := range []string{"Decode", "SizeOf"} {
+			t.Run(where+","+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := testcluster.Bubble(t, 2)
+					var leave atomic.Bool
+					exit := func() {
+						if leave.Load() {
+							runtime.Goexit()
+						}
+					}
+					cfg := nearcache.Config[string]{NearTTL: 100 * time.Millisecond, Load: func(_ context.Context, key string) (string, error) { return "bad " + key, nil }}
+					if many {
+						cfg.LoadMany = func(_ context.Context, keys []string) (map[string]string, error) {
+							m := make(map[string]string)
+							for _, k := range keys {
+								m[k] = "bad " + k
+							}
+							return m, nil
+						}
+					}
+					if where == "Decode" {
+						cfg.Codec = badCodec{decode: func() error { exit(); return nil }}
+					} else {
+						cfg.SizeOf = func(string) int { exit(); return 1 }
+					}
+					caches := open(t, c, "ks", cfg)
+					var keys []string
+					for i := range 8 {
+						keys = append(keys, keyWith(c, fmt.Sprint("warm", i, "-"), fmt.Sprint("n", i%2)))
+					}
+					for _, cache := range caches {
+						if _, err := cache.GetMany(t.Context(), keys); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(200 * time.Millisecond) // near copies are gone
+					for i := range 8 {
+						keys = append(keys, keyWith(c, fmt.Sprint("cold", i, "-"), fmt.Sprint("n", i%2)))
+					}
+					leave.Store(true)
+					var wg sync.WaitGroup
+					for _, cache := range caches {
+						wg.Go(func() { _, _ = cache.GetMany(t.Context(), keys) })
+						for _, key := range keys {
+							for _, get := range everyGet(cache) {
+								wg.Go(func() { _, _ = get(t.Context(), key) })
+							}
+						}
+					}
+					wg.Wait()
+					time.Sleep(time.Second)
+					wantIdle(t, caches)
+					leave.Store(false)
+					for _, cache := range caches {
+						if m, err := cache.GetMany(t.Context(), keys); len(m) != len(keys) || err != nil {
+							t.Errorf("afterwards: got %d values, %v", len(m), err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
 // keyWith returns a key with a beginning that the member owns.
 func keyWith(c *testcluster.Cluster, prefix, owner string) string {
 	for i := 0; ; i++ {

@@ -63,7 +63,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 		c.count.rejected.Add(1)
 	case rep.Status == transport.StatusAccepted:
 		rep.Age = time.Duration(c.clock.Now() - l.start) // as in hit
-		c.keep(x.f, x.a, &rep, near.Item[V]{Value: l.value, Absent: l.absent}, c.sizeOf(l.value, l.bytes))
+		c.keep(x.f, x.a, &rep, near.Item[V]{Value: l.value, Absent: l.absent}, c.sizeOf(x.f, l.value, l.bytes))
 	}
 }
 

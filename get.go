@@ -2,9 +2,11 @@ package nearcache
 
 import (
 	"context"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
+	"github.com/nearcache/nearcache/internal/origin"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/near"
@@ -393,7 +395,7 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		if c.outdated(f.Key, a, rep) {
 			return unreadable
 		}
-		v, err := decode(c.cfg.Codec, rep.Value)
+		v, err := c.read(f, rep.Value)
 		if err != nil {
 			c.count.undecodable.Add(1)
 			return unreadable
@@ -402,7 +404,7 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		if rep.Flags&transport.ReplyLoaded != 0 {
 			res.info.Tier = TierOrigin
 		}
-		c.keep(f, a, rep, near.Item[V]{Value: v}, c.sizeOf(v, rep.Value))
+		c.keep(f, a, rep, near.Item[V]{Value: v}, c.sizeOf(f, v, rep.Value))
 		f.Finish(res, nil)
 	case transport.StatusAbsent:
 		if c.outdated(f.Key, a, rep) {
@@ -445,13 +447,39 @@ func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 }
 
 // sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.
-func (c *Cache[V]) sizeOf(v V, encoded []byte) (size int64) {
+func (c *Cache[V]) sizeOf(f *flight[V], v V, encoded []byte) (size int64) {
 	size = int64(len(encoded))
 	if c.cfg.SizeOf == nil {
 		return size
 	}
-	defer func() { _ = recover() }()
-	return int64(max(c.cfg.SizeOf(v), 0))
+	left := true
+	defer func() {
+		if recover() == nil && left {
+			c.deserted(f)
+		}
+	}()
+	size = int64(max(c.cfg.SizeOf(v), 0))
+	left = false
+	return size
+}
+
+// read decodes what a flight has brought.
+func (c *Cache[V]) read(f *flight[V], b []byte) (v V, err error) {
+	left := true
+	defer func() {
+		if left {
+			c.deserted(f)
+		}
+	}()
+	v, err = decode(c.cfg.Codec, b)
+	left = false
+	return v, err
+}
+
+// deserted ends a flight whose goroutine the application's own function has left by runtime.Goexit, as (*testing.T).FailNow does: nobody
+// else would.
+func (c *Cache[V]) deserted(f *flight[V]) {
+	f.Finish(result[V]{}, &PanicError{Value: origin.ErrGoexit, Stack: debug.Stack()})
 }
 
 // keep makes an answer a near copy, if it was not overtaken (R3). Its lifetime counts from the sending of the request.

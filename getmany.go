@@ -150,8 +150,19 @@ func (c *Cache[V]) leadMany(ctx context.Context, all []led[V]) {
 // settleMany judges the first answers. Leases are gathered: they are loaded together.
 func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 	var leases []*fetch[V]
+	next := 0
+	defer func() {
+		if next < len(all) { // a codec has left this goroutine (see deserted): the others go on without it
+			rest := all[next:]
+			c.node.run("getmany", func() { c.settleMany(ctx, rest) })
+		}
+		if len(leases) > 0 {
+			c.resumeMany(ctx, leases)
+		}
+	}()
 	for i := range all {
 		l := &all[i]
+		next = i + 1
 		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
 		switch {
 		case l.call == nil && l.r.self():
@@ -171,9 +182,6 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 		default:
 			c.resume(ctx, x.moved())
 		}
-	}
-	if len(leases) > 0 {
-		c.resumeMany(ctx, leases)
 	}
 }
 
