@@ -31,7 +31,8 @@ type NodeConfig struct {
 	Advertise string
 	// Dial reaches a peer's advertised address. Default: TCP, without any proxy.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// Discovery reports the members. Default: none, a cluster of one.
+	// Discovery reports the members. Default: none, a cluster of one. A *peers.List takes effect at once; of all others changes settle for up
+	// to a second, and lists that shrink too much are held back for a while (package peers).
 	Discovery peers.Discovery
 	// Zone is the member's failure domain.
 	Zone string

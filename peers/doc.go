@@ -10,6 +10,10 @@
 // fails, the last list stays. It says who belongs to the cluster, not who is healthy: that each node finds out by itself, and
 // a member that hangs for a moment should stay on the list.
 //
+// The node follows with care: changes that come together are one change, at most once a second, and a list that has lost more than half
+// of the members at once is not believed for 10 s, unless they had said that they stop. The first list counts at once, and so does
+// every Set of a List that is the node's Discovery itself.
+//
 // # Names
 //
 // Keys are placed by the members' IDs, so all members have to call each other the same. A discovery that knows IDs reports
