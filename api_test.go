@@ -26,7 +26,10 @@ import (
 	"github.com/nearcache/nearcache/peers"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testcluster.MaybeChild()
+	goleak.VerifyTestMain(m)
+}
 
 func TestConfigProblems(t *testing.T) {
 	load := func(context.Context, string) (string, error) { return "", nil }

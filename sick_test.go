@@ -1,6 +1,8 @@
 package nearcache_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -178,5 +180,71 @@ func (s *sick) returned() {
 	}
 	if took := time.Since(back); took > time.Second {
 		s.t.Errorf("in use again after %v, want a second", took)
+	}
+}
+
+// A peer whose loads or links are slow slows down nobody but the readers of its own keys, and takes no more connections than before.
+//
+// Case transport-7.
+func TestASlowPeerSlowsNobodyElse(t *testing.T) {
+	for name, slow := range map[string]time.Duration{"loader": 0, "link": 2 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 5)
+				load := func(ctx context.Context, key string) (string, error) {
+					if c.Nodes[0].Owner("ks", key).ID == "n0" {
+						select {
+						case <-time.After(5 * time.Second):
+						case <-ctx.Done():
+							return "", ctx.Err()
+						}
+					}
+					return testcluster.Value(key, 1), nil
+				}
+				caches := make([]*nearcache.Cache[string], len(c.Nodes))
+				for i, n := range c.Nodes {
+					var err error
+					// Each load of a slow key takes a slot: there must be enough of them for both kinds of keys.
+					caches[i], err = nearcache.New(n, "ks", nearcache.Config[string]{Load: load, NearTTL: -1, MaxLoads: 256})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.Network.Delay(testcluster.Host(0), testcluster.Host(1), slow)
+				c.Network.Delay(testcluster.Host(1), testcluster.Host(0), slow)
+				goroutines := testcluster.Held().Goroutines
+				var wg sync.WaitGroup
+				for i := range 1000 { // one a millisecond
+					time.Sleep(time.Millisecond)
+					key := fmt.Sprint("k", i%400)
+					mine := c.Nodes[1].Owner("ks", key).ID == "n0"
+					wg.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+						defer cancel()
+						began := time.Now()
+						_, err := caches[1].Get(ctx, key)
+						took := time.Since(began)
+						switch {
+						case mine && err != nil && !errors.Is(err, context.DeadlineExceeded):
+							t.Errorf("a key of the slow member: got %v, want the value or the caller's own deadline", err)
+						case mine && took > time.Second:
+							t.Errorf("a key of the slow member took %v, the caller's deadline was a second", took)
+						case !mine && (err != nil || took > 0):
+							t.Errorf("a key of another member: got %v after %v, want no delay", err, took)
+						}
+					})
+				}
+				// A flight and a load for each slow key at most, with what belongs to them.
+				if got := testcluster.Held().Goroutines - goroutines; got > 1200 {
+					t.Errorf("got %d goroutines more", got)
+				}
+				wg.Wait()
+				if got := c.Network.Conns(testcluster.Host(1), testcluster.Host(0)); got > 2 {
+					t.Errorf("got %d connections to the slow member, want 2 at most", got)
+				}
+				c.Network.Delay(testcluster.Host(0), testcluster.Host(1), 0)
+				c.Network.Delay(testcluster.Host(1), testcluster.Host(0), 0)
+			})
+		})
 	}
 }

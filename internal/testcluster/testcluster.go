@@ -127,8 +127,11 @@ func (c *Cluster) Ready() {
 }
 
 // Wait lets a little time pass: for conditions that have no event to wait for.
-func Wait() {
-	t := time.NewTimer(time.Millisecond)
+func Wait() { Last(time.Millisecond) }
+
+// Last lets d pass: for what has to last so long, as a fault in a cluster of processes.
+func Last(d time.Duration) {
+	t := time.NewTimer(d)
 	<-t.C
 }
 

@@ -1,0 +1,235 @@
+package nearcache_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/testcluster"
+	"github.com/nearcache/nearcache/peers"
+)
+
+// fleet is a cluster of child processes on loopback, each behind a proxy, with their origin in this process.
+type fleet struct {
+	t       *testing.T
+	o       *origin
+	url     string
+	procs   []*testcluster.Process
+	proxies []*testcluster.Proxy
+	keys    []string // owned by n0
+}
+
+// On a machine that does much else a process pauses for longer than the default.
+const fleetPeerTimeout = 100 * time.Millisecond
+
+func newFleet(t *testing.T, nodes int) *fleet {
+	t.Helper()
+	f := &fleet{t: t, o: newOrigin(func() time.Duration { return time.Millisecond })}
+	server := httptest.NewServer(http.HandlerFunc(f.serve))
+	t.Cleanup(server.Close)
+	f.url = server.URL
+	f.procs = make([]*testcluster.Process, nodes)
+	for i := range nodes {
+		f.proxies = append(f.proxies, testcluster.NewProxy(t))
+		f.spawn(i, "127.0.0.1:0")
+	}
+	for _, p := range f.procs {
+		p.Do(testcluster.Order{Members: f.members()})
+	}
+	f.keys = f.procs[1].Do(testcluster.Order{Owned: 30, By: "n0"}).Keys
+	return f
+}
+
+// spawn starts the process of node i.
+func (f *fleet) spawn(i int, listen string) {
+	f.t.Helper()
+	f.procs[i] = testcluster.Spawn(f.t, testcluster.Settings{
+		ID: fmt.Sprint("n", i), Listen: listen, Advertise: f.proxies[i].Addr(), Origin: f.url, PeerTimeout: fleetPeerTimeout,
+	})
+	f.proxies[i].To(f.procs[i].Settings.Listen)
+}
+
+func (f *fleet) members() (all []peers.Member) {
+	for i, p := range f.proxies {
+		all = append(all, peers.Member{ID: fmt.Sprint("n", i), Addr: p.Addr()})
+	}
+	return all
+}
+
+// serve is the origin of the children.
+func (f *fleet) serve(w http.ResponseWriter, r *http.Request) {
+	by, err := strconv.Atoi(strings.TrimPrefix(r.FormValue("by"), "n"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	v, err := f.o.loader(by)(r.Context(), r.FormValue("key"))
+	if err != nil {
+		return // the child has gone
+	}
+	_, _ = io.WriteString(w, v)
+}
+
+const (
+	fleetCallers = 8 // of a process
+	fleetAway    = 1200 * time.Millisecond
+)
+
+// others gives an order to all processes but n0.
+func (f *fleet) others(o testcluster.Order) []testcluster.Report {
+	f.t.Helper()
+	var all []testcluster.Report
+	for _, p := range f.procs[1:] {
+		all = append(all, p.Do(o))
+	}
+	return all
+}
+
+// read reads n0's keys on all others.
+func (f *fleet) read() {
+	f.t.Helper()
+	f.others(testcluster.Order{Read: &testcluster.Reading{Keys: f.keys, Callers: fleetCallers, Pause: 5 * time.Millisecond}})
+}
+
+// halt ends the reading and judges it: no read failed, and no caller waited for more than some time-outs.
+func (f *fleet) halt(waits int) {
+	f.t.Helper()
+	for i, r := range f.others(testcluster.Order{Halt: true}) {
+		t := r.Tally
+		f.t.Logf("n%d: %d reads, %d waited, the longest %v", i+1, t.Reads, t.Slow, t.Longest)
+		for text, n := range t.Failed {
+			f.t.Errorf("n%d: %d reads failed: %s", i+1, n, text)
+		}
+		if t.Slow > waits*fleetCallers {
+			f.t.Errorf("n%d: %d reads by %d callers took a PeerTimeout or longer, want at most %d each", i+1, t.Slow, fleetCallers, waits)
+		}
+		if t.Longest > 5*time.Second {
+			f.t.Errorf("n%d: a read took %v", i+1, t.Longest)
+		}
+		if t.Reads < 10*fleetCallers {
+			f.t.Errorf("n%d: %d reads only", i+1, t.Reads)
+		}
+	}
+}
+
+// returned waits until n0 serves all others, and returns how long that took. Here too, a machine that does much else needs more.
+func (f *fleet) returned() time.Duration {
+	f.t.Helper()
+	start := time.Now()
+	for i, p := range f.procs[1:] {
+		for p.Do(testcluster.Order{Get: f.keys[0]}).Member != "n0" {
+			if time.Since(start) > 5*time.Second {
+				f.t.Errorf("n%d: n0 is not in use again", i+1)
+				return time.Since(start)
+			}
+			testcluster.Wait()
+		}
+	}
+	return time.Since(start)
+}
+
+// rest waits until the others hold no more than base and do nothing any more.
+func (f *fleet) rest(base []testcluster.Report) {
+	f.t.Helper()
+	const (
+		limit = 10 * time.Second
+		slack = 4 // what comes and goes: a connection to the origin, a goroutine of the runtime
+	)
+	for start := time.Now(); ; testcluster.Wait() {
+		var left []string
+		for i, r := range f.others(testcluster.Order{}) {
+			for _, s := range []string{testcluster.Busy(r.Stats), r.Held.Over(base[i].Held, slack)} {
+				if s != "" {
+					left = append(left, fmt.Sprintf("n%d: %s", i+1, s))
+				}
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Since(start) > limit {
+			f.t.Errorf("left after %v: %s", limit, strings.Join(left, "; "))
+			return
+		}
+	}
+}
+
+// Real processes that are killed, frozen, cut off and started again on their address under load: no read fails or hangs, few wait,
+// and the process is in use again soon.
+//
+// Case transport-6.
+// Case transport-8.
+// Case transport-16.
+func TestProcesses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes and takes seconds")
+	}
+	f := newFleet(t, 4)
+	f.read()
+	testcluster.Last(300 * time.Millisecond)
+	f.halt(fleetCallers)
+	f.returned()
+	testcluster.Last(100 * time.Millisecond)
+	base := f.others(testcluster.Order{})
+	proxy := f.proxies[0]
+	hold, slow := testcluster.Flow{Hold: true}, testcluster.Flow{Delay: 20 * time.Millisecond, Rate: 1 << 20}
+	for _, tt := range []struct {
+		name       string
+		start, end func()
+		waits      int // time-outs that a caller may meet; several, since a busy machine has pauses of its own
+	}{
+		{"frozen", func() { f.procs[0].Freeze() }, func() { f.procs[0].Thaw() }, 4},
+		{"black hole", proxy.BlackHole, proxy.Heal, 4},
+		{"black hole inwards", func() { proxy.Flow(hold, testcluster.Flow{}) }, proxy.Heal, 4},
+		{"black hole outwards", func() { proxy.Flow(testcluster.Flow{}, hold) }, proxy.Heal, 4},
+		{"slow", func() { proxy.Flow(slow, slow) }, proxy.Heal, 4},
+		{"half-open", proxy.HalfOpen, proxy.Reset, 4}, // without the reset the peers learn of it from the keepalive, in 11 s
+		{"cut", proxy.Cut, proxy.Heal, 4},
+		{"reset", proxy.Reset, proxy.Heal, 4},
+		{"killed", func() { f.procs[0].Kill() }, func() { f.respawn() }, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.name == "frozen" && !testcluster.CanFreeze {
+				t.Skip("no signal for it on this system")
+			}
+			f.t = t
+			f.read()
+			testcluster.Last(100 * time.Millisecond)
+			f.o.total()
+			tt.start()
+			testcluster.Last(fleetAway)
+			most := f.o.most()
+			tt.end()
+			took := f.returned()
+			f.halt(tt.waits)
+			// A stand-in's copy lives a Bound; pauses of the machine may call a second stand-in to help.
+			if lives := int(fleetAway/time.Second) + 1; most > 3*lives {
+				t.Errorf("a key was loaded %d times in %d lives of a stand-in's copy", most, lives)
+			}
+			f.rest(base)
+			t.Logf("in use again after %v; a key was loaded %d times at most", took, most)
+		})
+	}
+}
+
+// respawn starts n0 again, on its address.
+func (f *fleet) respawn() {
+	f.spawn(0, f.procs[0].Settings.Listen)
+	f.procs[0].Do(testcluster.Order{Members: f.members()})
+}
+
+// A child does not outlive its parent.
+func TestAChildEndsWithItsParent(t *testing.T) {
+	p := testcluster.Spawn(t, testcluster.Settings{ID: "n0", Listen: "127.0.0.1:0"})
+	p.HangUp()
+	select {
+	case <-p.Exited():
+	case <-time.After(10 * time.Second):
+		t.Error("it still runs")
+	}
+}
