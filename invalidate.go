@@ -131,6 +131,9 @@ func (t *telling) err(staleFor time.Duration) error {
 	return &PartialError{Members: t.members, Keys: t.keys, StaleFor: staleFor, Err: t.last}
 }
 
+// errContested says that this node cannot tell who has what it would own.
+var errContested = errors.New("nearcache: another process has this node's ID")
+
 // tellers bounds the requests of one invalidation that are under way at once.
 const tellers = 16
 
@@ -143,6 +146,9 @@ func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *tellin
 	for target, part := range ks.byOwner(m, keys) {
 		if target == m.Self {
 			ks.drop(part, 0)
+			if m.contested {
+				t.failed(ks.node.id, part, errContested)
+			}
 			continue
 		}
 		for chunk := range chunks(part) {
@@ -308,6 +314,9 @@ func (ks *keyspace) tellEverybody(ctx context.Context, m *members) *telling {
 	var g errgroup.Group
 	for target := range m.Members {
 		if target == m.Self {
+			if m.contested {
+				t.failed(ks.node.id, nil, errContested)
+			}
 			continue
 		}
 		g.Go(func() error {

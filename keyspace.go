@@ -140,7 +140,7 @@ func (ks *keyspace) moved(before, after *members) {
 	ks.local.forgetAll()
 }
 
-func owned(m *members, hash uint64) bool { return m.known && m.Ring.Owner(hash) == m.Self }
+func owned(m *members, hash uint64) bool { return m.sure() && m.Ring.Owner(hash) == m.Self }
 
 // withdraw lets nobody keep anything more of what this node owns of the keyspace, and has near copies elsewhere dropped: an
 // invalidation that finds the keyspace unknown here has nothing to announce any more.

@@ -15,9 +15,11 @@ import (
 // members is a snapshot of the cluster as this node sees it. It is immutable and replaced as a whole.
 type members struct {
 	*membership.View
-	number uint64  // on this node: 1, 2, ...
-	known  bool    // discovery has answered, or there is none
-	peers  []*peer // by index of the ring; nil for this node
+	number uint64 // on this node: 1, 2, ...
+	known  bool   // discovery has answered, or there is none
+	// contested tells that peers refuse this node: another process has its ID. It may be the one that hears of invalidations.
+	contested bool
+	peers     []*peer // by index of the ring; nil for this node
 }
 
 // peer is another member.
@@ -144,19 +146,29 @@ func (s *news) differs(err error) bool {
 	return differs
 }
 
-// tickMembers lets a list take effect whose time has come.
+// tickMembers lets a list take effect whose time has come, and notes whether another process has this node's ID.
 func (n *Node) tickMembers(now int64) {
+	contested := n.transport != nil && n.transport.Contested()
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.closed.Load() && n.table.Tick(now) {
-		n.becomeLocked(n.table.View(), true)
+	var was bool
+	if !n.closed.Load() {
+		old := n.members.Load()
+		was = old.contested
+		if changed := n.table.Tick(now); changed || contested != was {
+			n.contested = contested
+			n.becomeLocked(n.table.View(), changed || old.known)
+		}
+	}
+	n.mu.Unlock()
+	if contested && !was {
+		n.cfg.Logger.Error("another process has this node's ID, and peers refuse this one: nothing is owned here until it is gone", "id", n.id)
 	}
 }
 
 // becomeLocked makes a view of the cluster the one in use. Whatever was kept by another view is dropped.
 func (n *Node) becomeLocked(v *membership.View, known bool) {
 	old := n.members.Load()
-	m := &members{View: v, number: 1, known: known, peers: make([]*peer, len(v.Members))}
+	m := &members{View: v, number: 1, known: known, contested: n.contested, peers: make([]*peer, len(v.Members))}
 	if old != nil {
 		m.number = old.number + 1
 	}
@@ -221,7 +233,10 @@ func (r route) self() bool { return r.owner == r.m.Self }
 
 // owns tells whether this node is the owner and knows its members. An owner that does not is a stand-in: what it keeps lives
 // a Bound at most.
-func (r route) owns() bool { return r.m.known && r.owner == r.m.Self }
+func (r route) owns() bool { return r.m.sure() && r.owner == r.m.Self }
+
+// sure tells whether this node may own anything: it knows its members, and nobody else has its ID.
+func (m *members) sure() bool { return m.known && !m.contested }
 
 // peer returns the owner when it is another member, else nil.
 func (r route) peer() *peer {

@@ -53,9 +53,10 @@ type Node struct {
 
 	holders holders
 
-	// mu guards table and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
-	mu    sync.Mutex
-	table *membership.Table
+	// mu guards table, contested and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
+	mu        sync.Mutex
+	table     *membership.Table
+	contested bool // what transport.Contested last said
 
 	// runMu guards stopped and the adding to wg. It is a leaf: every load takes it, and a change of the ring must not hold it.
 	runMu   sync.Mutex

@@ -443,7 +443,7 @@ func TestCallsWithoutADeadline(t *testing.T) {
 		}
 		close(release)
 		c.Network.HealAll()
-		synctest.Wait()
+		time.Sleep(100 * time.Millisecond) // leases that came late are given back
 		wantIdle(t, caches)
 	})
 }

@@ -132,10 +132,11 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 	if err := dec(in); err != nil {
 		return nil, err
 	}
-	s, err := t.newSession(in.Hello, in.View)
+	s, err := t.newSession(in.Hello, in.View, true)
 	if err != nil {
 		return nil, err
 	}
+	defer t.claims.leave(s)
 	if token := in.Req.Token; token.Incarnation == t.cfg.Self.Incarnation && (in.Req.Op == OpGet || in.Req.Op == OpPeek) {
 		if rep, ok := t.parcels.take(s.Member, token.Number, t.now()); ok {
 			out.Rep = rep
@@ -147,7 +148,7 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 		return nil, errDraining()
 	}
 	defer t.unregister(s)
-	s.Bulk, s.single = true, make(chan Reply, 1)
+	s.single = make(chan Reply, 1)
 	if t.cfg.Handler.Serve(s, 0, &in.Req, &out.Rep) {
 		return out, nil
 	}

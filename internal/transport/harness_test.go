@@ -280,3 +280,10 @@ func shut(tb testing.TB, ts ...*Transport) {
 func get(key string) *Request {
 	return &Request{Op: OpGet, Keyspace: "ks", Key: key, Budget: 5 * time.Second}
 }
+
+// split gives connections that are made from now on to addr a gate of their own, which is open.
+func (m *memory) split(addr string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gates[addr] = &gate{open: closedChan()}
+}

@@ -3,6 +3,8 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -37,10 +39,42 @@ func (t *Transport) check(h *hello) error {
 // checkClient is check at the server's end of a stream.
 func (t *Transport) checkClient(h *hello) error {
 	if err := t.check(h); err != nil {
-		t.cfg.Logger.Warn("nearcache: stream refused", "reason", err)
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
+	if h.Member == t.cfg.Self.ID {
+		t.contestedAt.Store(t.now())
+		return status.Error(codes.AlreadyExists, fmt.Sprintf(
+			"nearcache: %.80q has the ID of this member, %.64q: two members must not have the same", h.Addr, h.Member))
+	}
 	return nil
+}
+
+// refusals keeps the log of refused streams short: whoever is refused tries again at once.
+type refusals struct {
+	// mu guards the fields below. It is a leaf.
+	mu     sync.Mutex
+	reason string
+	at     int64
+}
+
+// refuse logs why a stream is refused, what is new of it, and returns err.
+func (t *Transport) refuse(h *hello, err error) error {
+	const every = 10 * time.Second
+	r, now := &t.refusals, t.now()
+	r.mu.Lock()
+	known := r.reason == err.Error() && now-r.at < int64(every)
+	if !known {
+		r.reason, r.at = err.Error(), now
+	}
+	r.mu.Unlock()
+	if !known {
+		var member, addr string
+		if h != nil {
+			member, addr = h.Member, h.Addr
+		}
+		t.cfg.Logger.Warn("nearcache: stream refused", "member", member, "addr", addr, "reason", err)
+	}
+	return err
 }
 
 // checkServer is check at the client's end, where it is known who should answer. A member whom discovery knows by its address only may

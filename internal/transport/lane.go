@@ -298,7 +298,9 @@ func (l *lane) receive(f *replyFrame) error {
 	}
 	next := l.matchLocked(f)
 	kept := true
+	oldest := int64(math.MaxInt64)
 	for _, sent := range l.unacked[:f.Acked] {
+		oldest = min(oldest, sent.at)
 		l.bytes -= sent.bytes
 		kept = kept && sent.left == 0
 	}
@@ -315,6 +317,11 @@ func (l *lane) receive(f *replyFrame) error {
 
 	if next != math.MaxInt64 {
 		l.p.arm(next)
+	}
+	if !l.p.breaker.allows() && oldest != math.MaxInt64 {
+		if now := l.p.t.now(); now-oldest > int64(l.p.t.cfg.PeerTimeout)/2 {
+			l.p.arm(now) // it is back: probe it at once
+		}
 	}
 	closed := wake && !l.handOver() // first, so that the next frame is on its way while these calls wake up
 	l.settle(f)

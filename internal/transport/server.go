@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -38,28 +39,51 @@ func serviceDesc() *grpc.ServiceDesc {
 // errDraining refuses streams of a member that stops. The client tries again later, in case it is another process by then.
 func errDraining() error { return status.Error(codes.Unavailable, "nearcache: peer is draining") }
 
-// newSession returns the session of whoever sent h, or the status to refuse it with.
-func (t *Transport) newSession(h *hello, view uint64) (*Session, error) {
+// newSession returns the session of whoever sent h, or the status to refuse it with. It ends with claims.leave.
+func (t *Transport) newSession(h *hello, view uint64, bulk bool) (*Session, error) {
 	if err := t.checkClient(h); err != nil {
-		return nil, err
+		return nil, t.refuse(h, err)
 	}
-	s := &Session{Member: h.Member, Addr: h.Addr, Incarnation: h.Incarnation, t: t}
+	s := &Session{Member: h.Member, Addr: h.Addr, Incarnation: h.Incarnation, Bulk: bulk, t: t}
 	s.view.Store(view)
+	now := t.now()
+	s.heard.Store(now)
+	if err := t.claims.enter(s, t.listed(s.Member, s.Addr), now, t.silence()); err != nil {
+		return nil, t.refuse(h, err)
+	}
 	return s, nil
+}
+
+// receiveHello receives the first message of a stream, which must come soon: until then nobody knows whose stream it is. On an error the
+// message may still be written to.
+func (t *Transport) receiveHello(st grpc.ServerStream, m any) error {
+	got := make(chan error, 1)
+	if !t.spawn(func() { got <- st.RecvMsg(m) }) {
+		return errDraining()
+	}
+	late := time.NewTimer(handshakeTimeout)
+	defer late.Stop()
+	select {
+	case err := <-got:
+		return err
+	case <-late.C:
+		return status.Error(codes.DeadlineExceeded, "nearcache: the stream did not begin with a hello in time")
+	}
 }
 
 // serveLane is the server's end of a lane.
 func serveLane(srv any, st grpc.ServerStream) error {
 	t := srv.(*Transport)
 	in := &requestFrame{}
-	defer in.release()
-	if err := st.RecvMsg(in); err != nil {
+	if err := t.receiveHello(st, in); err != nil {
 		return err
 	}
-	s, err := t.newSession(in.Hello, in.View)
+	defer in.release()
+	s, err := t.newSession(in.Hello, in.View, false)
 	if err != nil {
 		return err
 	}
+	defer t.claims.leave(s)
 	s.st, s.turn = st, make(chan struct{}, 1)
 	if !t.register(s) {
 		return errDraining()
@@ -77,14 +101,15 @@ func serveLane(srv any, st grpc.ServerStream) error {
 // serveCohere is the server's end of a coherence stream: the log's. The handler's goroutine sends, another one receives.
 func serveCohere(srv any, st grpc.ServerStream) error {
 	t := srv.(*Transport)
-	var up cohereUp
-	if err := st.RecvMsg(&up); err != nil {
+	up := &cohereUp{}
+	if err := t.receiveHello(st, up); err != nil {
 		return err
 	}
-	s, err := t.newSession(up.Hello, up.View)
+	s, err := t.newSession(up.Hello, up.View, false)
 	if err != nil {
 		return err
 	}
+	defer t.claims.leave(s)
 	if t.draining.Load() {
 		return errDraining()
 	}
@@ -108,6 +133,9 @@ func serveCohere(srv any, st grpc.ServerStream) error {
 	for {
 		d, err := sub.Next(ctx)
 		if err != nil {
+			if s.replaced.Load() {
+				return errReplaced()
+			}
 			return nil // the subscription ended, which is how a stream ends
 		}
 		if err := st.SendMsg(&cohereDown{Down: t.ownView(s, *d)}); err != nil {
@@ -120,7 +148,7 @@ func serveCohere(srv any, st grpc.ServerStream) error {
 func receiveRenewals(s *Session, st grpc.ServerStream, sub Subscription) {
 	for {
 		var up cohereUp
-		if err := st.RecvMsg(&up); err != nil {
+		if st.RecvMsg(&up) != nil || s.listen() != nil {
 			return
 		}
 		s.view.Store(up.View)

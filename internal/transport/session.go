@@ -22,10 +22,13 @@ type Session struct {
 	Incarnation uint64
 	Bulk        bool // one request that travels alone, not a lane
 
-	t       *Transport
-	view    atomic.Uint64
-	pending atomic.Int64 // answers that the handler owes; for a moment one too few, when an answer overtakes Serve's return
-	single  chan Reply   // capacity 1; of a bulk request, else nil
+	t        *Transport
+	view     atomic.Uint64
+	heard    atomic.Int64 // when it last sent something, by Transport.now
+	claim    *claim       // guarded by claims.mu
+	replaced atomic.Bool  // another process has its member's ID now
+	pending  atomic.Int64 // answers that the handler owes; for a moment one too few, when an answer overtakes Serve's return
+	single   chan Reply   // capacity 1; of a bulk request, else nil
 
 	// Of a lane.
 	st   grpc.ServerStream
@@ -115,7 +118,19 @@ func (s *Session) serve(in *requestFrame) error {
 		if err := s.st.RecvMsg(in); err != nil {
 			return err
 		}
+		if err := s.listen(); err != nil {
+			return err
+		}
 	}
+}
+
+// listen notes that the member has sent something, and refuses it if it may not any more.
+func (s *Session) listen() error {
+	s.heard.Store(s.t.now())
+	if s.replaced.Load() {
+		return errReplaced()
+	}
+	return nil
 }
 
 // serveFrame answers one frame. What Serve keeps back is answered with StatusWaiting for now.

@@ -61,6 +61,9 @@ func (p *Peer) explain(err error) {
 	reason := "stream ended"
 	if s, ok := status.FromError(err); ok && err != nil {
 		reason = s.Message()
+		if s.Code() == codes.AlreadyExists {
+			p.t.contestedAt.Store(p.t.now())
+		}
 	} else if err != nil {
 		reason = err.Error()
 	}

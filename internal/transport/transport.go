@@ -25,6 +25,10 @@ type Transport struct {
 	calls   sync.Pool // of *Call: per transport, since their channels belong to its bubble in tests
 	orphans orphans
 	parcels parcels
+	claims  claims
+
+	refusals    refusals
+	contestedAt atomic.Int64 // when a peer last refused this member's ID; 0: never
 
 	peers     atomic.Pointer[map[string]*Peer] // never changed in place
 	draining  atomic.Bool

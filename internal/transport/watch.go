@@ -65,7 +65,9 @@ func (p *Peer) sweep() {
 		next = min(next, r.next)
 		if r.silent != nil {
 			silent = true
-			p.trial = *r.silent
+			if p.breaker.allows() {
+				p.trial = *r.silent
+			}
 		}
 		expecting = expecting || r.waiting
 	}
@@ -76,7 +78,8 @@ func (p *Peer) sweep() {
 		up, well := p.probe()
 		if p.breaker.step(now, well); p.breaker.allows() {
 			p.trial = Request{}
-			p.t.cfg.Logger.Info("nearcache: peer answers again", "peer", p.id, "addr", p.addr)
+			// Last, as in passOver.
+			defer p.t.cfg.Logger.Info("nearcache: peer answers again", "peer", p.id, "addr", p.addr)
 		} else if up { // else a lane that comes up goes on with it
 			next = min(next, now+int64(probeEvery))
 		}

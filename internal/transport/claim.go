@@ -1,0 +1,145 @@
+package transport
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxMemberStreams bounds the lanes and coherence streams that a member may have open here: a few, and those that a broken connection
+// has left behind.
+const maxMemberStreams = 64
+
+// claims keeps which process speaks for which member. An ID belongs to the process that came first, known by its incarnation and
+// address, until
+//   - its last stream has ended, or
+//   - another one comes from the address that this member's list has for the ID, and the first did not, or
+//   - a newer incarnation comes and the first has been silent for four renewals: its machine is gone, its connection not yet.
+//
+// Any other process that claims the ID is refused. Whoever lost it is refused with its next frame.
+type claims struct {
+	// mu guards the fields below, and the sessions of claims. It is a leaf.
+	mu   sync.Mutex
+	held map[string]*claim // by member
+}
+
+// claim is one process' hold of an ID.
+type claim struct {
+	addr        string
+	incarnation uint64
+	sessions    map[*Session]struct{}
+	bulks       int // of sessions
+}
+
+// enter lets s speak for its member. listed is the member's address on this member's list, empty if it is not on it. It fails with the
+// status to refuse the stream with.
+func (cs *claims) enter(s *Session, listed string, now, silence int64) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.held[s.Member]
+	if c == nil || c.addr != s.Addr || c.incarnation != s.Incarnation {
+		if c != nil && !c.yields(s, listed, now, silence) {
+			return status.Error(codes.AlreadyExists, fmt.Sprintf(
+				"nearcache: member %.64q is already here from %.80q: another process has the same ID", s.Member, c.addr))
+		}
+		c.replaceLocked()
+		c = &claim{addr: s.Addr, incarnation: s.Incarnation, sessions: make(map[*Session]struct{})}
+		if cs.held == nil {
+			cs.held = make(map[string]*claim)
+		}
+		cs.held[s.Member] = c
+	}
+	switch {
+	case s.Bulk && c.bulks >= 2*maxBulkStreams, !s.Bulk && len(c.sessions)-c.bulks >= maxMemberStreams:
+		return status.Error(codes.ResourceExhausted, "nearcache: member has too many streams")
+	case s.Bulk:
+		c.bulks++
+	}
+	c.sessions[s] = struct{}{}
+	s.claim = c
+	return nil
+}
+
+// yields tells whether the claim ends for the sake of s, which is another process'.
+func (c *claim) yields(s *Session, listed string, now, silence int64) bool {
+	if c.addr != s.Addr && listed == s.Addr {
+		return true
+	}
+	if s.Incarnation <= c.incarnation {
+		return false
+	}
+	for old := range c.sessions {
+		if now-old.heard.Load() < silence {
+			return false
+		}
+	}
+	return true
+}
+
+// replaceLocked ends the claim.
+func (c *claim) replaceLocked() {
+	if c == nil {
+		return
+	}
+	for s := range c.sessions {
+		s.replaced.Store(true)
+	}
+}
+
+// leave ends what enter began.
+func (cs *claims) leave(s *Session) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := s.claim
+	delete(c.sessions, s)
+	if s.Bulk {
+		c.bulks--
+	}
+	if len(c.sessions) == 0 && cs.held[s.Member] == c {
+		delete(cs.held, s.Member)
+	}
+}
+
+// streams returns how many sessions a member has.
+func (cs *claims) streams(member string) int {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.held[member]
+	if c == nil {
+		return 0
+	}
+	return len(c.sessions)
+}
+
+// silence is how long a member that lives is never silent: it sends renewals.
+func (t *Transport) silence() int64 { return 4 * int64(t.cfg.RenewEvery) }
+
+// listed returns the address of a member on this member's list, or "". One that is known by its address only is there by whatever ID it
+// has.
+func (t *Transport) listed(member, addr string) string {
+	p := t.Peer(member)
+	if p == nil {
+		p = t.Peer(addr)
+	}
+	if p == nil {
+		return ""
+	}
+	return p.addr
+}
+
+// contestedFor is how long a refusal counts: a process that is refused tries again more often.
+const contestedFor = 3 * time.Second
+
+// Contested tells whether peers refuse this member, because another process has its ID and came to them first.
+func (t *Transport) Contested() bool {
+	at := t.contestedAt.Load()
+	return at != 0 && t.now()-at < int64(contestedFor)
+}
+
+// errReplaced ends the streams of a process that lost its claim.
+func errReplaced() error {
+	return status.Error(codes.AlreadyExists, "nearcache: another process has taken over this member's ID")
+}
