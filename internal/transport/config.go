@@ -47,6 +47,9 @@ type Config struct {
 	// TLS is used in both directions, on top of Dial and Serve's listeners; nil: plain text. Members have to show certificates, and speak
 	// TLS 1.3, whatever it says.
 	TLS *tls.Config
+	// MaxAge is how old a connection becomes before another one takes its place, so that certificates that were replaced go out of use.
+	// 0: an hour with TLS, and no limit without. This member's server cuts those of peers that do not do so after twice that time.
+	MaxAge time.Duration
 
 	// PeerTimeout is how long a peer may take from a request's sending to its answer or to StatusWaiting. Longer without any sign of
 	// life opens its breaker. 0: 250 ms. Shorter: more false alarms (a pause of the peer's process); longer: a frozen peer
@@ -113,6 +116,9 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.RenewEvery <= 0 {
 		cfg.RenewEvery = defaultRenewEvery
+	}
+	if cfg.MaxAge <= 0 && cfg.TLS != nil {
+		cfg.MaxAge = defaultMaxAge
 	}
 	if cfg.Lanes <= 0 {
 		cfg.Lanes = defaultLanes

@@ -25,12 +25,12 @@ const (
 	maxMessage     = MaxValueBytes + 1<<20 // the value, and at most a MiB of keys around it
 	maxHeaderBytes = 16 << 10
 
-	maxStreams = 256 // of a connection that a peer opened
+	maxStreams = 64 // of a connection that a peer opened
 
 	keepaliveTime    = 10 * time.Second // the shortest that gRPC allows
 	keepaliveTimeout = time.Second      // also the kernel's limit for unacknowledged data
 	keepaliveMin     = 5 * time.Second  // what a client may do
-	maxIdle          = 5 * time.Minute  // a connection without streams is closed
+	maxIdle          = time.Minute      // a connection without streams is closed
 	connectTimeout   = time.Second      // no call waits for it: calls go to lanes that are up
 	acceptTimeout    = 5 * time.Second  // for TLS and HTTP/2 preface of a new connection
 )
@@ -107,6 +107,10 @@ func (t *Transport) newServer() *grpc.Server {
 	if t.cfg.TLS != nil {
 		creds = credentials.NewTLS(mutual(t.cfg.TLS))
 	}
+	alive := keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}
+	if t.cfg.MaxAge > 0 {
+		alive.MaxConnectionAge, alive.MaxConnectionAgeGrace = 2*t.cfg.MaxAge, maxBulkTime
+	}
 	s := grpc.NewServer(
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(t.codec),
@@ -121,7 +125,7 @@ func (t *Transport) newServer() *grpc.Server {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(acceptTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveParams(alive),
 		grpc.WaitForHandlers(true),
 	)
 	s.RegisterService(serviceDesc(), t)

@@ -18,7 +18,6 @@ type Peer struct {
 	t     *Transport
 	id    string
 	addr  string
-	conn  *grpc.ClientConn       // nil: the address cannot be dialled
 	lanes []atomic.Pointer[lane] // nil: not up
 
 	ctx    context.Context // ends with the peer
@@ -49,6 +48,7 @@ type Peer struct {
 	// mu guards the fields below. It is a leaf.
 	mu         sync.Mutex
 	closed     bool
+	conn       *grpc.ClientConn // nil: the address cannot be dialled
 	bulkConn   *grpc.ClientConn
 	bulkCtx    context.Context
 	bulkCancel context.CancelFunc
@@ -94,6 +94,9 @@ func (t *Transport) newPeer(a PeerAddr) *Peer {
 		p.spawn(func() { p.keep(func() error { return p.runLane(i) }) })
 	}
 	p.spawn(func() { p.keep(p.runCohere) })
+	if t.cfg.MaxAge > 0 {
+		p.spawn(p.renew)
+	}
 	return p
 }
 
@@ -112,11 +115,11 @@ func (p *Peer) spawn(f func()) bool {
 func (p *Peer) close() {
 	p.mu.Lock()
 	p.closed = true
-	bulk := p.bulkConn
+	conn, bulk := p.conn, p.bulkConn
 	p.mu.Unlock()
 	p.cancel()
-	if p.conn != nil {
-		_ = p.conn.Close() // fails only if it is closed already
+	if conn != nil {
+		_ = conn.Close() // fails only if it is closed already
 	}
 	if bulk != nil {
 		_ = bulk.Close()

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +19,9 @@ const (
 	handshakeTimeout = time.Second
 )
 
+// errRetired ends a lane that moves to a new connection: see Peer.redial.
+var errRetired = errors.New("nearcache: lane moves to a new connection")
+
 // keep runs a stream again and again until the peer is closed.
 func (p *Peer) keep(run func() error) {
 	wait := minBackoff
@@ -26,6 +30,9 @@ func (p *Peer) keep(run func() error) {
 		err := run()
 		if p.ctx.Err() != nil {
 			return
+		}
+		if errors.Is(err, errRetired) {
+			continue
 		}
 		p.explain(err)
 		if p.t.now()-began > int64(maxBackoff) {
@@ -99,6 +106,9 @@ func (p *Peer) runLane(i int) error {
 	}
 	for {
 		if err := st.RecvMsg(f); err != nil {
+			if l.draining.Load() && !p.leaving.Load() {
+				return errRetired
+			}
 			return err
 		}
 		p.heard(f)
@@ -110,12 +120,15 @@ func (p *Peer) runLane(i int) error {
 
 // open opens a stream as soon as the peer can be reached; if that is not at once, it keeps the reason.
 func (p *Peer) open(ctx context.Context, desc *grpc.StreamDesc, method string) (grpc.ClientStream, error) {
-	st, err := p.conn.NewStream(ctx, desc, method)
+	p.mu.Lock()
+	conn := p.conn
+	p.mu.Unlock()
+	st, err := conn.NewStream(ctx, desc, method)
 	if status.Code(err) != codes.Unavailable {
 		return st, err
 	}
 	p.explain(err)
-	return p.conn.NewStream(ctx, desc, method, grpc.WaitForReady(true))
+	return conn.NewStream(ctx, desc, method, grpc.WaitForReady(true))
 }
 
 // heard notes that the peer lives.

@@ -90,7 +90,7 @@ func (t *Transport) Serve(l net.Listener) {
 		return
 	}
 	t.wg.Go(func() {
-		if err := t.server.Serve(l); err != nil && !t.draining.Load() {
+		if err := t.server.Serve(newLimited(l, t.connLimits)); err != nil && !t.draining.Load() {
 			t.cfg.Logger.Error("nearcache: listener failed", "addr", l.Addr(), "err", err)
 		}
 	})
