@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,5 +214,136 @@ func TestCloseUnderLoad(t *testing.T) {
 		shut(t, a)
 		wg.Wait()
 		shut(t, b)
+	}
+}
+
+// Close under load, by four at once: first the peers are told, then what was promised is answered, then the streams end, and when it has
+// returned the handler hears no more. No call of a peer fails otherwise than by being told to go elsewhere.
+func TestCloseOrder(t *testing.T) {
+	var mu sync.Mutex
+	var closed bool
+	sessions := map[*Session]bool{} // false: gone
+	var wg sync.WaitGroup
+	h := &orderly{gone: func(s *Session) {
+		mu.Lock()
+		defer mu.Unlock()
+		if live, known := sessions[s]; closed || known && !live {
+			t.Error("Gone came after Close had returned, or twice")
+		}
+		sessions[s] = false
+	}}
+	h.serve = func(s *Session, id uint32, req *Request, rep *Reply) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if live, known := sessions[s]; closed || known && !live {
+			t.Error("a request was served after the end")
+		}
+		sessions[s] = true
+		if req.Key != "wait" {
+			rep.Status = StatusAbsent
+			return true
+		}
+		wg.Go(func() {
+			time.Sleep(50 * time.Millisecond)
+			s.Answer(id, &Reply{Status: StatusAbsent})
+		})
+		return false
+	}
+	a, b, p := loopback(t, &node{}, h)
+	var callers sync.WaitGroup
+	stop := make(chan struct{})
+	var answered, elsewhere atomic.Int64
+	for i := range 32 {
+		callers.Go(func() {
+			key := "quick"
+			if i%2 == 0 {
+				key = "wait"
+			}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, err := p.Do(t.Context(), get(key))
+				switch {
+				case err == nil:
+					answered.Add(1)
+				case errors.Is(err, ErrDown):
+					elsewhere.Add(1)
+					time.Sleep(time.Millisecond)
+				default:
+					t.Errorf("%s: %v", key, err)
+				}
+			}
+		})
+	}
+	await(t, "load", func() bool { return answered.Load() > 500 })
+	var closers sync.WaitGroup
+	for range 4 {
+		closers.Go(func() {
+			if err := b.Close(context.Background()); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+	closers.Wait()
+	mu.Lock()
+	closed = true
+	for s, live := range sessions {
+		if live {
+			t.Errorf("Close returned before Gone(%s)", s.Member)
+		}
+	}
+	mu.Unlock()
+	if !b.draining.Load() || b.pending() != 0 {
+		t.Errorf("draining: %v, %d answers are owed", b.draining.Load(), b.pending())
+	}
+	await(t, "calls fail at once", func() bool { return elsewhere.Load() > 100 })
+	close(stop)
+	callers.Wait()
+	wg.Wait()
+	shut(t, a, b)
+}
+
+// orderly is a node that tells of Gone.
+type orderly struct {
+	node
+	gone func(s *Session)
+}
+
+func (o *orderly) Gone(s *Session) {
+	if !s.Bulk {
+		o.gone(s)
+	}
+}
+
+// Close before anything was started, in the middle of starting, and before Serve: nothing is left, and the listener is closed.
+func TestCloseBeforeStart(t *testing.T) {
+	for i := range 20 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := newMemory()
+		cfg := testConfig(m, "a", &node{})
+		a := New(cfg)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			a.Serve(l)
+			a.SetPeers([]PeerAddr{{ID: "b", Addr: "b"}})
+		})
+		if i%2 == 0 {
+			wg.Wait()
+		}
+		shut(t, a, a)
+		wg.Wait()
+		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			_ = c.Close()
+			t.Error("the listener is open")
+		}
+		if n := len(a.Peers()); n > 1 {
+			t.Errorf("%d peers", n)
+		}
 	}
 }

@@ -44,9 +44,12 @@ func (l *limited) Accept() (net.Conn, error) {
 
 // admit counts c, or closes it and returns nil.
 func (l *limited) admit(c net.Conn) net.Conn {
-	host := c.RemoteAddr().String()
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+	var host string
+	if a := c.RemoteAddr(); a != nil {
+		host = a.String()
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,0 +1,154 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+)
+
+// tape is the server's end of a stream whose client says what is on the tape, and keeps count of what it is answered.
+type tape struct {
+	t     *testing.T
+	codec codec
+	rest  []byte // messages, each after its length in two bytes
+	asked map[uint32]int
+
+	mu      sync.Mutex
+	final   map[uint32]int
+	waiting map[uint32]int
+	acked   int
+	frames  int
+}
+
+func (s *tape) SetHeader(metadata.MD) error  { return nil }
+func (s *tape) SendHeader(metadata.MD) error { return nil }
+func (s *tape) SetTrailer(metadata.MD)       {}
+func (s *tape) Context() context.Context     { return context.Background() }
+
+func (s *tape) RecvMsg(m any) error {
+	if len(s.rest) < 2 {
+		return io.EOF
+	}
+	n := min(int(binary.BigEndian.Uint16(s.rest)), len(s.rest)-2)
+	message := bytes.Clone(s.rest[2 : 2+n])
+	s.rest = s.rest[2+n:]
+	if err := s.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, m); err != nil {
+		return err
+	}
+	f := m.(*requestFrame)
+	if len(f.IDs) != len(f.Reqs) || len(f.IDs) > MaxBatchOps {
+		s.t.Errorf("a frame has %d ids and %d requests", len(f.IDs), len(f.Reqs))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range f.IDs {
+		s.asked[id]++
+	}
+	if len(f.IDs) > 0 {
+		s.frames++
+	}
+	return nil
+}
+
+func (s *tape) SendMsg(m any) error {
+	data, err := s.codec.Marshal(m)
+	if err != nil {
+		s.t.Errorf("an answer cannot be encoded: %v", err)
+		return err
+	}
+	defer data.Free()
+	if data.Len() > maxMessageBytes {
+		s.t.Errorf("a frame of %d bytes", data.Len())
+	}
+	var f replyFrame
+	if err := s.codec.Unmarshal(data, &f); err != nil {
+		s.t.Errorf("an answer cannot be decoded: %v", err)
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acked += int(f.Acked)
+	if s.acked > s.frames {
+		s.t.Errorf("%d of %d frames are acknowledged", s.acked, s.frames)
+	}
+	for i, id := range f.IDs {
+		kind := s.final
+		if f.Reps[i].Status == StatusWaiting {
+			kind = s.waiting
+		}
+		if kind[id]++; kind[id] > s.asked[id] {
+			s.t.Errorf("id %d was asked %d times, and answered %d times", id, s.asked[id], kind[id])
+		}
+		if len(f.Reps[i].Value) > InlineValueBytes {
+			s.t.Errorf("a value of %d bytes on a lane", len(f.Reps[i].Value))
+		}
+	}
+	return nil
+}
+
+// record puts messages on a tape.
+func record(messages ...[]byte) []byte {
+	var b []byte
+	for _, m := range messages {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(m)))
+		b = append(b, m...)
+	}
+	return b
+}
+
+// FuzzLane serves arbitrary frames: nothing panics, no id is answered more often than it was asked, and the limits hold.
+func FuzzLane(f *testing.F) {
+	large := make([]byte, InlineValueBytes+1)
+	var wg sync.WaitGroup
+	h := &node{serve: func(s *Session, id uint32, req *Request, rep *Reply) bool {
+		// What it answers depends on the key, and it is answered once.
+		r := Reply{Status: StatusHit, Value: []byte(strings.Clone(req.Key)), HasValue: true, TTL: req.TTL, Version: req.Version}
+		switch {
+		case len(req.Key)%3 == 1:
+			wg.Go(func() { s.Answer(id, &r) })
+			return false
+		case len(req.Key)%3 == 2:
+			s.Answer(id, &r)
+			return false
+		case len(req.Keys) > 0:
+			r.Value = large
+		}
+		*rep = r
+		return true
+	}}
+	tr := New(testConfig(newMemory(), "b", h))
+	f.Cleanup(func() { _ = tr.Close(context.Background()) })
+	hello := encoded(f, tr, &requestFrame{Hello: &hello{Protocol: ProtocolVersion, Cluster: "test", Member: "a", Addr: "a", Incarnation: 1}})
+	frame := func(reqs ...*Request) []byte {
+		fr := &requestFrame{View: 7}
+		for i, q := range reqs {
+			fr.add(uint32(i%3), q)
+		}
+		return encoded(f, tr, fr)
+	}
+	all := frame(get("now"), get("late"), get("early"), &Request{Op: OpPing}, &Request{Op: OpInvalidate, Keyspace: "ks", Keys: []string{"a", "b"}},
+		&Request{Op: OpSet, Keyspace: "ks", Key: "key", Value: []byte("v"), HasValue: true, TTL: 1 << 40, Tags: []string{"t"}}, &Request{Op: 200})
+	f.Add(record(hello, all, all, frame()))
+	f.Add(record(all))
+	f.Add(record(hello, hello, all))
+	f.Add(record(hello, all[:len(all)/2]))
+	f.Add(record(hello, []byte("\x1a\x00\x1a\x00"), nil, []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s := &tape{t: t, codec: tr.codec, rest: data, asked: map[uint32]int{}, final: map[uint32]int{}, waiting: map[uint32]int{}}
+		_ = serveLane(tr, s) // any error will do
+		wg.Wait()
+		if n := len(tr.claims.held); n != 0 {
+			t.Errorf("%d claims are left", n)
+		}
+		if n := tr.pending(); n != 0 {
+			t.Errorf("%d answers are owed", n)
+		}
+	})
+}
