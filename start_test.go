@@ -49,7 +49,9 @@ func TestCloseBeforeTheMembersAreKnown(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(20 * time.Millisecond)
+	for c.Stats().Flights == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	short, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
 	for range 4 {
