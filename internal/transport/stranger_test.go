@@ -216,8 +216,10 @@ func TestLimited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	total, perHost := 100, 3
-	l := newLimited(inner, func() (int, int) { return total, perHost })
+	const perHost = 3
+	var total atomic.Int64
+	total.Store(100)
+	l := newLimited(inner, func() (int, int) { return int(total.Load()), perHost })
 	accepted := make(chan net.Conn, 10)
 	go func() {
 		defer close(accepted)
@@ -251,7 +253,7 @@ func TestLimited(t *testing.T) {
 	_ = open[1].Close() // the accepted end
 	open = append(open, dial(), <-accepted)
 	_ = open[3].Close()
-	total = 2
+	total.Store(2)
 	refused = dial()
 	if _, err := refused.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection beyond the total was accepted")
