@@ -10,6 +10,7 @@
 // Goroutines, besides gRPC's own; Close waits for all of them:
 //
 //	per peer         one that keeps deadlines (watch.go), one per lane that receives (lane.go), two of its coherence stream (cohere.go)
+//	with TLS         one that replaces connections (renew.go)
 //	on demand        a lane's sender while callers hand over to it, one per bulk call (at most maxBulkCalls), one for orphans
 //	per lane served  one that receives and answers (session.go), and a sender while there are late answers
 //	per subscriber   one that sends, one that receives (server.go)
