@@ -216,10 +216,9 @@ func TestLimited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const perHost = 3
 	var total atomic.Int64
 	total.Store(100)
-	l := newLimited(inner, func() (int, int) { return int(total.Load()), perHost })
+	l := newLimited(inner, func() (int, int) { return int(total.Load()), 3 })
 	accepted := make(chan net.Conn, 10)
 	go func() {
 		defer close(accepted)
