@@ -90,6 +90,11 @@ func TestSickPeers(t *testing.T) {
 		{"cut from one", func(c *testcluster.Cluster) { c.Network.Cut(host, testcluster.Host(1)) }, heal, 1},
 		{"reset", links(func(c *testcluster.Cluster, other string) { c.Network.Reset(other, host) }), heal, 0},
 		{"gone", func(c *testcluster.Cluster) { c.Crash(0) }, func(c *testcluster.Cluster) { c.Restart(0) }, 0},
+		{
+			// No late answer closes the breaker: it would be open for a round trip only.
+			"slow", links(func(c *testcluster.Cluster, other string) { c.Network.Delay(host, other, 200*time.Millisecond) }),
+			links(func(c *testcluster.Cluster, other string) { c.Network.Delay(host, other, 0) }), 1,
+		},
 	} {
 		for _, nodes := range []int{3, 10} {
 			if nodes > 3 && (raceEnabled || testing.Short()) {
