@@ -99,7 +99,7 @@ func (p *Peer) bulkDial() (*grpc.ClientConn, error) {
 		return nil, ErrDown
 	}
 	if p.bulkConn == nil {
-		conn, err := p.t.dialWindow(p.addr, bulkWindow)
+		conn, err := p.t.dialBy(p.t.cfg.Dial, p.addr, bulkWindow)
 		if err != nil {
 			return nil, err
 		}

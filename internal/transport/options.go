@@ -35,19 +35,22 @@ const (
 	acceptTimeout    = 5 * time.Second  // for TLS and HTTP/2 preface of a new connection
 )
 
+// dialer opens what a connection runs over.
+type dialer func(ctx context.Context, addr string) (net.Conn, error)
+
 // dial returns a connection to addr, which is made when it is first used.
 func (t *Transport) dial(addr string) (*grpc.ClientConn, error) {
-	return t.dialWindow(addr, streamWindow)
+	return t.dialBy(t.cfg.Dial, addr, streamWindow)
 }
 
-func (t *Transport) dialWindow(addr string, window int32) (*grpc.ClientConn, error) {
+func (t *Transport) dialBy(d dialer, addr string, window int32) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if t.cfg.TLS != nil {
 		creds = credentials.NewTLS(modern(t.cfg.TLS))
 	}
 	return grpc.NewClient("passthrough:///"+url.PathEscape(addr), // an IPv6 zone begins with a percent sign
 		grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return t.cfg.Dial(ctx, addr) }),
+		grpc.WithContextDialer(d),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,7 @@ type Peer struct {
 	inView      atomic.Bool
 	leaving     atomic.Bool // it said that it stops; a new lane forgets it
 	breaker     breaker
+	under       atomic.Pointer[net.Conn] // what conn runs over; nil: not connected yet, or given up
 	reason      atomic.Pointer[string]
 
 	// Deadlines: see watch.go.
@@ -85,7 +87,7 @@ func (t *Transport) newPeer(a PeerAddr) *Peer {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.bulkCtx, p.bulkCancel = context.WithCancel(p.ctx)
 	var err error
-	if p.conn, err = t.dial(a.Addr); err != nil {
+	if p.conn, err = t.dialBy(p.dial, a.Addr, streamWindow); err != nil {
 		p.explain(err)
 		return p
 	}

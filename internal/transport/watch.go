@@ -81,6 +81,7 @@ func (p *Peer) sweep() {
 			// Last, as in passOver.
 			defer p.t.cfg.Logger.Info("nearcache: peer answers again", "peer", p.id, "addr", p.addr)
 		} else if up { // else a lane that comes up goes on with it
+			p.giveUpSilent(now)
 			next = min(next, now+int64(probeEvery))
 		}
 	}
