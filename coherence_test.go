@@ -770,6 +770,7 @@ func TestAnUnconfirmedInvalidationIsDelivered(t *testing.T) {
 				t.Fatal(len(m), err)
 			}
 		}
+		time.Sleep(time.Second) // what is loaded in the instant of an invalidation is not older than it
 		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
 		for _, k := range keys {
 			db.write(k, 2)
