@@ -95,6 +95,7 @@ race_test() {
 		fi
 		mapfile -t packages < <(sed -nE 's/^FAIL[[:space:]]+([^[:space:]]+).*/\1/p' "$log" | sort -u)
 		flags+=(-cpu 1)
+		grep -E '^(ok|\?)' "$log" || true
 		echo "the race detector crashed (golang/go#78156), run $try; again with one thread: ${packages[*]}"
 	done
 	cat "$log"
