@@ -783,6 +783,7 @@ func TestAnUnconfirmedInvalidationIsDelivered(t *testing.T) {
 			t.Errorf("the owner that was not told: got %d, %v, want the old value", v, err)
 		}
 		time.Sleep(5 * time.Second)
+		c.Network.Reset(testcluster.Host(0), testcluster.Host(1)) // what was sent meanwhile is lost
 		c.Network.HealAll()
 		for range 20 {
 			if v, err := caches[1].Get(t.Context(), keys[0]); v != 2 || err != nil {
@@ -800,32 +801,6 @@ func TestAnUnconfirmedInvalidationIsDelivered(t *testing.T) {
 					t.Errorf("node %d: %s is still %d two seconds after the link is back", i, k, v)
 				}
 			}
-		}
-	})
-}
-
-// R9: a member that did not confirm the invalidation of a whole keyspace hears of it when it can be reached.
-func TestAnUnconfirmedInvalidateAllIsDelivered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := testcluster.Bubble(t, 3)
-		db := newDatabase(func() time.Duration { return 0 })
-		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TTL: time.Hour})
-		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
-		db.write(key, 1)
-		if v, err := caches[0].Get(t.Context(), key); v != 1 || err != nil {
-			t.Fatal(v, err)
-		}
-		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
-		db.write(key, 2)
-		var partial *nearcache.PartialError
-		if err := caches[1].InvalidateAll(t.Context()); !errors.As(err, &partial) || !slices.Equal(partial.Members, []string{"n0"}) {
-			t.Fatalf("got %v, want a *PartialError that names n0", err)
-		}
-		time.Sleep(10 * time.Second)
-		c.Network.HealAll()
-		time.Sleep(3 * time.Second)
-		if v, err := caches[0].Get(t.Context(), key); v != 2 || err != nil {
-			t.Errorf("got %d, %v after the link is back, want the new value", v, err)
 		}
 	})
 }

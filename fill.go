@@ -53,7 +53,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 	// The near copy rests on this request: its lifetime counts from here, and only events that come from here on concern it.
 	gen := x.a.fetch.Gen
 	x.a = &asked{m: x.a.m, target: x.a.target, source: x.a.source, sent: c.clock.Exact()}
-	x.a.fetch.Gen, x.a.fetch.Sent = gen, x.a.sent
+	x.a.fetch.Gen = gen
 	x.f.State.current.Store(x.a)
 
 	rep, err := x.giveBack(c.fillRequest(x.f.Key, x.token, l))

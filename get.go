@@ -39,7 +39,6 @@ func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
 		a.source = p.source
 		a.fetch.Gen = p.source.Gen.Load()
 	}
-	a.fetch.Sent = a.sent
 	f.State.current.Store(a)
 	return a
 }

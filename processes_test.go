@@ -167,7 +167,7 @@ func (f *fleet) rest(base []testcluster.Report) {
 // Case transport-16.
 func TestProcesses(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts processes and takes seconds")
+		t.Skip("starts processes and takes seconds: runs without -short")
 	}
 	f := newFleet(t, 4)
 	f.read()

@@ -1,15 +1,11 @@
 package invalidation
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "sync/atomic"
 
 // Fetch is the placeholder of a key that is being fetched from a peer (R3). It is made, and can be found by the key's events, before the
-// request leaves; its fields are the peer's State and the time at that moment. It must not be copied.
+// request leaves; Gen is the peer's State.Gen at that moment. It must not be copied.
 type Fetch struct {
-	Gen  uint64
-	Sent int64
+	Gen uint64
 
 	seen atomic.Uint64 // the highest number of an event of the key, or of its whole keyspace
 }
@@ -30,16 +26,7 @@ func (f *Fetch) Seen(seq uint64) {
 // than the answer. An event that overtook a newer answer does not waste it.
 //
 // It is asked under the lock that deletes the key's near copy. The other conditions of R3, the ring and the lease, are the caller's: a copy
-// that is served without a lease until f.Sent + H at most needs none.
+// that is served without a lease until H after its request was sent needs none.
 func (f *Fetch) Installable(incarnation, seq uint64, s State) bool {
 	return (incarnation == s.Incarnation || s.Incarnation == 0) && f.Gen == s.Gen && seq >= f.seen.Load()
-}
-
-// Joinable reports whether a caller that arrives now may share the flight of this fetch (R1b): if the member is sure to have heard
-// everything since, no event of the key came; if it is not, the flight is younger than limit (C).
-func (f *Fetch) Joinable(s State, now int64, limit time.Duration) bool {
-	if f.seen.Load() > 0 {
-		return false
-	}
-	return now-f.Sent <= int64(limit) || f.Gen == s.Gen && now < s.LeaseUntil
 }

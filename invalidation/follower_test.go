@@ -142,28 +142,3 @@ func TestFetchInstallable(t *testing.T) {
 		})
 	}
 }
-
-func TestFetchJoinable(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		seen  uint64
-		now   int64
-		state State
-		want  bool
-	}{
-		{"live lease", 0, 9 * sec, State{5, 3, 10 * sec}, true},
-		{"no lease, young", 0, 2 * sec, State{5, 3, 2 * sec}, true},
-		{"no lease, old", 0, 2*sec + 1, State{5, 3, 2 * sec}, false},
-		{"something was missed, young", 0, 2 * sec, State{5, 4, 10 * sec}, true},
-		{"something was missed, old", 0, 3 * sec, State{5, 4, 10 * sec}, false},
-		{"invalidated", 1, sec, State{5, 3, 10 * sec}, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			f := &Fetch{Gen: 3, Sent: sec}
-			f.Seen(tt.seen)
-			if got := f.Joinable(tt.state, tt.now, time.Second); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
-			}
-		})
-	}
-}

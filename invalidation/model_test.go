@@ -197,7 +197,7 @@ func (m *model) get(r *reader, key int) {
 		}
 		return
 	}
-	f := &Fetch{Gen: s.Gen, Sent: m.now}
+	f, sent := &Fetch{Gen: s.Gen}, m.now
 	r.fetches[key] = append(r.fetches[key], f)
 	o := m.owner
 	m.after(m.delay(), func() {
@@ -205,15 +205,15 @@ func (m *model) get(r *reader, key int) {
 		seq := o.log.Seq()
 		m.after(m.delay()/4, func() { // the number is read some time before the value
 			version := m.version[key]
-			m.after(m.delay(), func() { m.answer(r, key, f, o.incarnation, seq, version) })
+			m.after(m.delay(), func() { m.answer(r, key, f, sent, o.incarnation, seq, version) })
 		})
 	})
 }
 
-func (m *model) answer(r *reader, key int, f *Fetch, incarnation, seq uint64, version int) {
+func (m *model) answer(r *reader, key int, f *Fetch, sent int64, incarnation, seq uint64, version int) {
 	r.fetches[key] = slices.DeleteFunc(r.fetches[key], func(g *Fetch) bool { return g == f })
 	if f.Installable(incarnation, seq, r.follower.State()) {
-		r.copies[key] = nearCopy{version: version, gen: f.Gen, seq: seq, sent: f.Sent}
+		r.copies[key] = nearCopy{version: version, gen: f.Gen, seq: seq, sent: sent}
 	}
 }
 

@@ -106,12 +106,6 @@ func (c *Cache[V]) Delete(key string) bool {
 	return tx.Delete() != nil
 }
 
-// DropFrom drops the copies that came from src and returns their number. Bumping src.Gen already makes them
-// unservable: this frees their memory.
-func (c *Cache[V]) DropFrom(src *Source) int {
-	return c.store.DeleteFunc(func(e *store.Entry[Item[V]]) bool { return e.Value.Source == src })
-}
-
 // Clear drops everything that is held when it is called, and returns the number. A copy whose Install runs meanwhile
 // may stay: who clears marks the fetches first, as for Invalidate.
 func (c *Cache[V]) Clear() int {

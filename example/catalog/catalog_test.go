@@ -29,7 +29,7 @@ func build(t *testing.T) string {
 // TestProgram runs the built program for a short while, as processes, and wants all its verdicts to pass.
 func TestProgram(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts processes for several seconds")
+		t.Skip("starts processes for several seconds: runs without -short")
 	}
 	program := build(t)
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestProgram(t *testing.T) {
 // TestProgramInterrupted lets the program run, looks at a statistics page, interrupts it, and wants the table and nothing left behind.
 func TestProgramInterrupted(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts processes for several seconds")
+		t.Skip("starts processes for several seconds: runs without -short")
 	}
 	program, temp := build(t), t.TempDir()
 	cmd := exec.CommandContext(t.Context(), program, "-keep", "-rate", "500")

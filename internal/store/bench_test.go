@@ -148,7 +148,7 @@ func BenchmarkExpiry(b *testing.B) {
 func TestMemory(t *testing.T) {
 	const n = 1_000_000
 	if testing.Short() || raceEnabled {
-		t.Skip("a million entries")
+		t.Skip("a million entries: runs without -race and -short")
 	}
 	keys := keys24(n)
 	var before, after runtime.MemStats

@@ -142,7 +142,7 @@ func scans(seed uint64, n, size int) []string {
 // The policy is never materially worse than LRU, whatever the load, and much better where frequency tells something.
 func TestHitRatioAgainstLRU(t *testing.T) {
 	if raceEnabled {
-		t.Skip("one goroutine: nothing for the race detector")
+		t.Skip("one goroutine, nothing for the race detector: runs without -race")
 	}
 	const n, size = 400_000, 1000
 	tests := []struct {
