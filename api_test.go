@@ -81,8 +81,8 @@ func TestNodeConfigProblems(t *testing.T) {
 	}{
 		"negative":     {nearcache.NodeConfig{MaxBytes: -1, Replicas: -1, PeerTimeout: -1}, []string{"MaxBytes", "Replicas", "PeerTimeout"}},
 		"replicas":     {nearcache.NodeConfig{Replicas: 2}, []string{"Replicas over 1 is not available yet"}},
-		"bound":        {nearcache.NodeConfig{Bound: 2 * time.Second}, []string{"Bound"}},
-		"no fencing":   {nearcache.NodeConfig{Bound: -1}, []string{"Bound"}},
+		"short bound":  {nearcache.NodeConfig{Bound: time.Millisecond}, []string{"Bound"}},
+		"long bound":   {nearcache.NodeConfig{Bound: time.Hour}, []string{"Bound"}},
 		"weight":       {nearcache.NodeConfig{Weight: math.MaxInt32}, []string{"Weight"}},
 		"names":        {nearcache.NodeConfig{ID: long, Cluster: long, Zone: long}, []string{"ID", "Cluster", "Zone"}},
 		"no listener":  {nearcache.NodeConfig{Discovery: peers.NewList()}, []string{"Discovery needs"}},

@@ -35,7 +35,7 @@ func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 	}
 	b, d := &s.batch, &s.down
 	*d = transport.Down{
-		Reset: b.Reset, Seq: b.Seq, Renewed: b.Renewed, Nonce: b.Nonce, NearLease: s.node.cfg.Bound,
+		Reset: b.Reset, Seq: b.Seq, Renewed: b.Renewed, Nonce: b.Nonce, NearLease: s.node.bound,
 		Invs: d.Invs[:0], Revokes: d.Revokes[:0],
 	}
 	for i := range b.Events {
@@ -49,7 +49,9 @@ func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 
 // Renew implements transport.Subscription.
 func (s *subscription) Renew(nonce uint64) {
-	s.life.renewed.Store(s.node.clock.Exact())
+	now := s.node.clock.Exact()
+	s.node.keepTenure(now) // the answer says that what it granted still holds
+	s.life.renewed.Store(now)
 	s.sub.Renew(nonce)
 }
 
@@ -75,7 +77,11 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 	if d.View != n.members.Load().Ring.Fingerprint() {
 		n.differing.Add(1)
 	}
+	if !d.InView {
+		n.dropped()
+	}
 	n.follow(p, func(f *followed) {
+		f.view.Store(d.View)
 		if d.Reset {
 			f.apply(n, f.follower.Reset(incarnation, d.Seq))
 		}
@@ -91,7 +97,7 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 		}
 		if d.Renewed {
 			sentAt := n.clock.Exact() - int64(time.Since(sent))
-			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, min(d.NearLease, n.cfg.Bound)))
+			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, min(d.NearLease, n.bound)))
 		}
 	})
 }

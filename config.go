@@ -44,7 +44,9 @@ type NodeConfig struct {
 	MaxBytes int64
 	// NearBytes bounds the near copies on this node, over all keyspaces. 0 means 64 MiB; negative: no near cache.
 	NearBytes int64
-	// Bound is the staleness bound under faults (docs/protocol.md). 0 means 1 s; other values are not available yet.
+	// Bound is the staleness bound under faults (docs/protocol.md), at least 100 ms and at most a minute. 0 means 1 s; negative: availability
+	// first. Then an owner that hears no majority of the others keeps what it has for its lifetime, leases and waits are those of a Bound
+	// of 1 s, and an Invalidate that misses a member is a *PartialError however long that member was away.
 	Bound time.Duration
 	// PeerTimeout is how long a peer may take to answer or acknowledge before it is passed over. 0 means 50 ms.
 	PeerTimeout time.Duration
@@ -65,6 +67,8 @@ const (
 	defaultMaxBytes         = 256 << 20
 	defaultNearBytes        = 64 << 20
 	defaultBound            = time.Second
+	minBound                = 100 * time.Millisecond
+	maxBound                = time.Minute
 	defaultPeerTimeout      = 50 * time.Millisecond
 	defaultTTL              = 5 * time.Minute
 	defaultNearTTL          = time.Second
@@ -130,8 +134,8 @@ func (c NodeConfig) effective() (NodeConfig, error) {
 	p.require(c.Listen == "" || c.Listener == nil, "Listen and Listener exclude each other")
 	p.require(c.Discovery == nil || c.Listen != "" || c.Listener != nil, "Discovery needs Listen or Listener")
 	p.duration("PeerTimeout", &c.PeerTimeout, defaultPeerTimeout, false)
-	p.require(c.Bound == 0 || c.Bound == defaultBound, "a Bound other than %v is not available yet", defaultBound)
-	c.Bound = defaultBound
+	p.duration("Bound", &c.Bound, defaultBound, true)
+	p.require(c.Bound < 0 || c.Bound >= minBound && c.Bound <= maxBound, "Bound must be between %v and %v", minBound, maxBound)
 	if c.TLS != nil {
 		p.require(len(c.TLS.Certificates) > 0 || c.TLS.GetCertificate != nil || c.TLS.GetConfigForClient != nil, "TLS needs a certificate")
 	}

@@ -23,7 +23,7 @@ type placeholder struct {
 type asked struct {
 	m      *members
 	target int          // index of the member
-	source *near.Source // nil: this node
+	source *near.Source // of the member's events; this node's own says how sure it is of what it owns
 	sent   int64
 	fetch  invalidation.Fetch
 }
@@ -35,10 +35,11 @@ func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
 		a = new(asked) // an event may still look at the last one
 	}
 	a.m, a.target, a.sent = m, target, c.clock.Exact()
+	a.source = &c.node.standing.source
 	if p := m.peers[target]; p != nil {
 		a.source = p.source
-		a.fetch.Gen = p.source.Gen.Load()
 	}
+	a.fetch.Gen = a.source.Gen.Load()
 	f.State.current.Store(a)
 	return a
 }
@@ -96,10 +97,9 @@ func (ks *keyspace) countResult(t Tier, err error) {
 func (c *Cache[V]) join(key string) (f *flight[V], r route, leads bool) {
 	now := c.clock.Now()
 	r = c.node.route(c.name, key)
-	// R1b: without a live lease from the owner its invalidations may not reach this node, so that only a young flight can be
-	// trusted to bring what a caller may see now.
-	oldest := now - int64(c.node.cfg.Bound)
-	if c.policy.nearTTL > 0 && r.leased(now) {
+	// R1b, R6: where invalidations may not reach this node only a young flight can be trusted to bring what a caller may see now.
+	oldest := now - int64(c.node.bound)
+	if c.policy.nearTTL > 0 && c.node.told(r, now) {
 		oldest = 0
 	}
 	f, leads = c.flights.Join(key, now, oldest)
@@ -377,7 +377,7 @@ func (x *fetch[V]) next() int {
 func (x *fetch[V]) becomeUntold() {
 	if x.untold == nil {
 		age := x.c.clock.Now() - x.f.Started
-		x.untold = time.AfterFunc(x.c.node.cfg.Bound-time.Duration(age), x.f.Close)
+		x.untold = time.AfterFunc(x.c.node.bound-time.Duration(age), x.f.Close)
 	}
 }
 
@@ -492,13 +492,10 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 	it.Version = rep.Version
 	it.Member = a.member()
 	it.Source, it.Gen, it.Seq = a.source, a.fetch.Gen, rep.Seq
-	it.Free = a.sent + int64(c.node.cfg.Bound)
+	it.Free = a.sent + int64(c.node.bound)
 	installed := c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
 		if f.IsSplit() || c.closed.Load() || c.node.members.Load() != a.m {
 			return false
-		}
-		if a.source == nil {
-			return true
 		}
 		s := invalidation.State{Incarnation: a.source.Incarnation.Load(), Gen: a.source.Gen.Load()}
 		return a.fetch.Installable(rep.Incarnation, rep.Seq, s)

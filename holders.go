@@ -63,7 +63,7 @@ func (n *Node) tickHolders(now int64) {
 	defer n.holders.mu.Unlock()
 	for _, l := range n.holders.byID {
 		was := l.silent
-		l.silent = l.isSilent(m, now, int64(n.cfg.Bound))
+		l.silent = l.isSilent(m, now, int64(n.bound))
 		if !was && !l.silent {
 			continue
 		}

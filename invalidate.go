@@ -40,7 +40,7 @@ func (ks *keyspace) mutable(ctx context.Context) (context.Context, context.Cance
 		return nil, nil, err
 	}
 	n := ks.node
-	ctx, cancel := context.WithTimeout(ctx, 3*n.cfg.Bound+n.cfg.PeerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 3*n.bound+n.cfg.PeerTimeout)
 	select {
 	case <-n.joined:
 		return ctx, cancel, nil
@@ -74,7 +74,7 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 		return nil
 	}
 	began := ks.node.clock.Exact()
-	remembered := ks.node.cfg.Bound
+	remembered := ks.node.bound
 	ctx, cancel, err := ks.mutable(ctx)
 	switch {
 	case err == nil:
@@ -222,7 +222,7 @@ func (ks *keyspace) tellOwner(ctx context.Context, m *members, target int, keys 
 
 func (ks *keyspace) tellOnce(ctx context.Context, m *members, target int, keys []string, flags uint32) error {
 	rep, err := ks.exchange(ctx, m, target, &transport.Request{
-		Op: transport.OpInvalidate, Flags: flags, Keyspace: ks.name, Keys: keys, Budget: 3 * ks.node.cfg.Bound,
+		Op: transport.OpInvalidate, Flags: flags, Keyspace: ks.name, Keys: keys, Budget: 3 * ks.node.bound,
 	})
 	switch {
 	case err != nil:
@@ -303,7 +303,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 	default:
 		return err
 	}
-	ks.own.allInvalidated(began, ks.node.clock.Exact(), ks.node.cfg.Bound)
+	ks.own.allInvalidated(began, ks.node.clock.Exact(), ks.node.bound)
 	ks.dropAll()
 	return err
 }
@@ -381,7 +381,7 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 
 // forward passes keys on to the members that own them by this node's ring.
 func (ks *keyspace) forward(m *members, keys []string) error {
-	ctx, cancel := context.WithTimeout(ks.node.ctx, ks.node.cfg.Bound)
+	ctx, cancel := context.WithTimeout(ks.node.ctx, ks.node.bound)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tellers)

@@ -160,6 +160,7 @@ func TestOneInvalidationIsOneRound(t *testing.T) {
 		twice[0].Addr = " 127.0.0.1:07946"
 		c.List.Set(twice...)
 		c.Ready()
+		c.Warm()
 		db := newDatabase(func() time.Duration { return 0 })
 		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute})
 		owner := func(i int) string { return c.Nodes[0].Owner("ks", fmt.Sprint("k", i)).ID }

@@ -108,6 +108,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		Tokens:      &n.tokens,
 		Dropped:     ks.dropped,
 		Seq:         n.log.Seq,
+		Limits:      &n.standing.limits,
 	})
 	return ks
 }
@@ -208,7 +209,7 @@ func (ks *keyspace) view(key string) KeyView {
 	}
 	if e, _ := ks.shard.Peek(key, now); e != nil {
 		v.Shard = &CopyView{
-			Absent: e.Absent, Age: age(e.LoadedAt, now), Left: time.Duration(e.Soft - now), Version: e.Version, Bytes: len(e.Bytes),
+			Absent: e.Absent, Age: age(e.LoadedAt, now), Left: time.Duration(ks.shard.FreshUntil(e) - now), Version: e.Version, Bytes: len(e.Bytes),
 		}
 	}
 	return v

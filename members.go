@@ -39,17 +39,18 @@ type followed struct {
 	follower invalidation.Follower
 	killed   []invalidation.Cause // kills that are not logged yet
 
-	trouble atomic.Int64 // when it last did not answer this node
+	trouble atomic.Int64  // when it last did not answer this node
+	view    atomic.Uint64 // fingerprint of the ring that it last said it goes by
 }
 
 // noAnswer notes that the member did not answer.
 func (f *followed) noAnswer(n *Node) { f.trouble.Store(n.clock.Exact()) }
 
-// troubled tells whether the member did not answer this node within the last five Bounds (W of docs/protocol.md): so long others may
+// troubled tells whether the member did not answer this node within the last window (W of docs/protocol.md): so long others may
 // hold what it owns.
 func (f *followed) troubled(n *Node) bool {
 	at := f.trouble.Load()
-	return at != 0 && n.clock.Exact()-at < 5*int64(n.cfg.Bound)
+	return at != 0 && n.clock.Exact()-at < n.window()
 }
 
 // followed returns what is known of a member, which may be nothing yet.
@@ -246,10 +247,10 @@ func (r route) peer() *peer {
 	return r.m.peers[r.owner]
 }
 
-// leased tells whether the owner's invalidations reach this node: it is the owner itself, or holds a live lease from it.
-func (r route) leased(now int64) bool {
+// told tells whether invalidations of the key reach this node: it is the owner and sure of it, or holds a live lease from the owner.
+func (n *Node) told(r route, now int64) bool {
 	if p := r.peer(); p != nil {
 		return now < p.source.LeaseUntil.Load()
 	}
-	return true
+	return !n.capped(r, now)
 }

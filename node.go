@@ -26,6 +26,7 @@ type Node struct {
 	id          string // as configured, for people
 	addr        string
 	incarnation uint64
+	bound       time.Duration // NodeConfig.Bound, or the default where that is off
 	started     time.Time
 	secret      [32]byte // keys the hashes that stand for keys nobody may see
 
@@ -51,7 +52,8 @@ type Node struct {
 	followMu sync.Mutex // guards follows
 	follows  map[string]*followed
 
-	holders holders
+	holders  holders
+	standing standing
 
 	// mu guards table, contested and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
 	mu        sync.Mutex
@@ -82,7 +84,10 @@ func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, started: time.Now(), joined: make(chan struct{}), done: make(chan struct{})}
+	n := &Node{cfg: cfg, started: time.Now(), bound: cfg.Bound, joined: make(chan struct{}), done: make(chan struct{})}
+	if cfg.Bound < 0 {
+		n.bound = defaultBound
+	}
 	l := cfg.Listener
 	if cfg.Listen != "" {
 		var lc net.ListenConfig
@@ -144,10 +149,12 @@ func (n *Node) identify(l net.Listener) error {
 
 // pace is how hasty this node follows its discovery (docs/design.md, section 7). What the program itself sets is believed at once.
 func (n *Node) pace() membership.Pace {
+	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second}
 	if _, ok := n.cfg.Discovery.(*peers.List); ok {
-		return membership.Pace{}
+		pace = membership.Pace{}
 	}
-	return membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second}
+	pace.Window = time.Duration(n.window())
+	return pace
 }
 
 // checkPlaintext refuses to serve strangers on the network in the clear, unless that was asked for.
@@ -170,6 +177,7 @@ func (n *Node) start(l net.Listener) {
 	n.interest = invalidation.NewInterest()
 	n.keyspaces.Store(&map[string]*keyspace{})
 	n.follows = make(map[string]*followed)
+	n.standing.doubt = n.newDoubt()
 	if l != nil {
 		n.transport = transport.New(transport.Config{
 			Self:        transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation},
@@ -179,13 +187,14 @@ func (n *Node) start(l net.Listener) {
 			Dial:        n.cfg.Dial,
 			TLS:         n.cfg.TLS,
 			PeerTimeout: n.cfg.PeerTimeout,
-			RenewEvery:  n.cfg.Bound / 4,
+			RenewEvery:  n.bound / 4,
 			Logger:      n.cfg.Logger,
 		})
 	}
 	n.mu.Lock()
 	n.becomeLocked(n.table.View(), n.cfg.Discovery == nil)
 	n.mu.Unlock()
+	n.tickDoubt(n.clock.Exact())
 	if l != nil {
 		n.transport.Serve(l)
 	}
@@ -225,7 +234,7 @@ func (n *Node) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	wait, cancel := context.WithTimeout(ctx, n.cfg.Bound)
+	wait, cancel := context.WithTimeout(ctx, n.bound)
 	defer cancel()
 	waitIdle(wait, func() int { return n.members.Load().missing(n.clock.Exact()) })
 	if n.closed.Load() {
@@ -234,8 +243,25 @@ func (n *Node) Ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// ReadyWarm returns nil when the node is ready and warm enough for a load balancer. Nothing warms up yet: it is Ready.
-func (n *Node) ReadyWarm(ctx context.Context) error { return n.Ready(ctx) }
+// ReadyWarm returns nil when the node is ready and keeps what it loads for its lifetime: a member that starts is in doubt for five Bounds,
+// so that what it owns lives a Bound at most (Stats.Doubt). A cluster of one without discovery is never in doubt.
+//
+// Errors: the context's; ErrClosed.
+func (n *Node) ReadyWarm(ctx context.Context) error {
+	if err := n.Ready(ctx); err != nil {
+		return err
+	}
+	waitIdle(ctx, func() int {
+		if n.closed.Load() || !n.doubtful() {
+			return 0
+		}
+		return 1
+	})
+	if n.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
 
 // run starts a goroutine that Close waits for. False: the node is stopped, and f will not run.
 func (n *Node) run(name string, f func()) bool {
@@ -259,6 +285,7 @@ func (n *Node) tick() {
 		case <-t.C:
 			now := n.clock.Exact()
 			n.tickMembers(now)
+			n.tickDoubt(now)
 			n.tickHolders(now)
 			for _, ks := range *n.keyspaces.Load() {
 				ks.tick(now)

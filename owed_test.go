@@ -44,7 +44,7 @@ func TestInvalidationsReachAnOwnerThatWasAway(t *testing.T) {
 				}
 				time.Sleep(3 * time.Second)
 				c.Network.HealAll()
-				time.Sleep(3 * time.Second)
+				c.Warm()
 				for _, k := range keys {
 					wantEverywhere(t, "when it is back", caches, k, 1)
 				}

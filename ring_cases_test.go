@@ -188,6 +188,7 @@ func TestABadAnswerKeepsTheRing(t *testing.T) {
 			})
 		})
 		c.Ready()
+		c.Warm()
 		db := newDatabase(func() time.Duration { return time.Millisecond })
 		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, MaxLoads: -1})
 		keys := make([]string, 500)

@@ -108,7 +108,7 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 	if v == nil {
 		return false
 	}
-	hit(rep, v, seq, grant, now)
+	ks.hit(rep, v, seq, grant, now)
 	return true
 }
 
@@ -126,14 +126,14 @@ func (ks *keyspace) grant(req *transport.Request, r route, remote bool, now int6
 func (p policy) grant(req *transport.Request) time.Duration { return max(min(req.Near, p.near()), 0) }
 
 // hit fills in a resident value or absence.
-func hit(rep *transport.Reply, v *shard.Value, seq uint64, near time.Duration, now int64) {
+func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near time.Duration, now int64) {
 	rep.Status = transport.StatusHit
 	if v.Absent {
 		rep.Status = transport.StatusAbsent
 	}
 	rep.Seq = seq
 	rep.Age = time.Duration(now - v.LoadedAt) // negative where now is coarse: the sum of both is exact
-	rep.TTL = time.Duration(v.Soft - now)
+	rep.TTL = time.Duration(ks.shard.FreshUntil(v) - now)
 	rep.Near = min(near, rep.TTL)
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
@@ -164,9 +164,9 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		Fresh:  req.Flags&transport.FlagFresh != 0,
 		View:   r.m.number,
 	}
-	if !r.owns() {
-		// The key may have been invalidated at its owner since an old load began, and nobody told the stand-in.
-		ask.Oldest = now - int64(ks.node.cfg.Bound)
+	if ks.node.capped(r, now) {
+		// The key may have been invalidated since an old load began, and nobody told this node.
+		ask.Oldest = now - int64(ks.node.bound)
 	}
 	res := ks.shard.Acquire(req.Key, ask, now)
 	if res.Kind == shard.Waiting {
@@ -183,7 +183,7 @@ const maxLeaseLife = 2 * time.Hour
 func (ks *keyspace) result(rep *transport.Reply, res shard.Result, near time.Duration, now int64) {
 	switch res.Kind {
 	case shard.Hit:
-		hit(rep, res.Value, res.Seq, near, now)
+		ks.hit(rep, res.Value, res.Seq, near, now)
 		if res.Uncached {
 			rep.Flags |= transport.ReplyUncached
 			rep.Near = 0
@@ -242,7 +242,7 @@ func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bo
 	switch eff.Outcome {
 	case shard.Stored:
 		rep.Status = transport.StatusAccepted
-		rep.TTL = time.Duration(v.Soft - now)
+		rep.TTL = time.Duration(ks.shard.FreshUntil(&v) - now)
 		rep.Near = min(grant, rep.TTL)
 	case shard.Passed:
 		rep.Status = transport.StatusAccepted
@@ -252,11 +252,11 @@ func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bo
 	}
 }
 
-// value builds an entry from a Fill or Set. A stand-in's entries live a Bound at most: it may not hear of invalidations.
+// value builds an entry from a Fill or Set. Where this node may not hear of invalidations it lives a Bound at most.
 func (ks *keyspace) value(req *transport.Request, r route, now int64) shard.Value {
 	ttl := req.TTL
-	if !r.owns() {
-		ttl = min(ttl, ks.node.cfg.Bound)
+	if ks.node.capped(r, now) {
+		ttl = min(ttl, ks.node.bound)
 	}
 	loaded := now - int64(req.Age)
 	v := shard.Value{
@@ -293,11 +293,11 @@ func (ks *keyspace) release(req *transport.Request, rep *transport.Reply) {
 func (ks *keyspace) peek(req *transport.Request, rep *transport.Reply) {
 	now := ks.node.clock.Exact()
 	v, seq := ks.shard.Peek(req.Key, now)
-	if v == nil || !v.Fresh(now) {
+	if v == nil || !ks.shard.Fresh(v, now) {
 		rep.Status = transport.StatusMiss
 		return
 	}
-	hit(rep, v, seq, 0, now)
+	ks.hit(rep, v, seq, 0, now)
 }
 
 // set stores a value without a lease.

@@ -172,7 +172,7 @@ func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
 		return none, err
 	}
 	now := c.clock.Now()
-	f, leads := c.refreshes.Join(key, now, now-int64(c.node.cfg.Bound))
+	f, leads := c.refreshes.Join(key, now, now-int64(c.node.bound))
 	if leads {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: c.route(key), flags: transport.FlagFresh})
 	} else {

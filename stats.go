@@ -11,7 +11,7 @@ import (
 // Stats is a snapshot of what a node knows and has counted. It is a copy: changing it changes nothing.
 type Stats struct {
 	Node           string
-	Doubt          bool          // copies live a Bound at most: another process has this node's ID, and peers refuse this one
+	Doubt          bool          // what this node owns lives a Bound at most (docs/protocol.md R7)
 	RingView       uint64        // fingerprint of the member list
 	ViewMismatches uint64        // answers from peers with another view
 	DiscoveryAge   time.Duration // since discovery last answered; negative: it has not yet
@@ -91,7 +91,7 @@ func (n *Node) Stats() Stats {
 	m := n.members.Load()
 	s := Stats{
 		Node:           n.id,
-		Doubt:          m.contested,
+		Doubt:          n.doubtful(),
 		RingView:       m.Ring.Fingerprint(),
 		ViewMismatches: n.differing.Load(),
 		DiscoveryAge:   -1,

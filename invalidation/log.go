@@ -133,6 +133,16 @@ func (l *Log) Revoke(member string, r Revoke) bool {
 	return found
 }
 
+// Reset tells every subscriber that what it holds is void: this member may have missed invalidations that it would have passed on (R7). It
+// is told before any renewal is answered that has none yet. Like Append it does not wake anybody.
+func (l *Log) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range *l.subs.Load() {
+		s.overflowed = true
+	}
+}
+
 // Stats returns the log's counters.
 func (l *Log) Stats() LogStats {
 	l.mu.Lock()

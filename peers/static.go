@@ -12,6 +12,9 @@ type static []string
 // spelling, is one member. Watch fails with all that is wrong when CanonicalAddr refuses an address.
 func Static(addrs ...string) Discovery { return static(slices.Clone(addrs)) }
 
+// Fixed tells that the list never changes.
+func (static) Fixed() bool { return true }
+
 // Watch reports the list once and waits for the end of ctx, whose error it returns.
 func (s static) Watch(ctx context.Context, update func([]Member)) error {
 	var problems []error

@@ -23,6 +23,10 @@ type View struct {
 	Listed  bool           // discovery reports this node; false: the node has added itself
 	Ring    *ring.Ring     // its members have the same indexes
 	byAddr  map[string]int // indexes
+
+	// Past are the rings of the last Pace.Window, the oldest first. blurred is until when there may have been more of them.
+	Past    []Past
+	blurred int64
 }
 
 // Me returns this node as the others see it. Its ID is the one that the ring uses: see Table.Update.
@@ -44,7 +48,7 @@ func (v *View) Resolve(id, addr string) int {
 	return -1
 }
 
-// Pace is how hasty a Table is. The zero Pace believes every list at once.
+// Pace is how hasty a Table is. The zero Pace believes every list at once and remembers no other.
 type Pace struct {
 	// Hold is how long a list has to stand that lost more than half of the members at once, or all others: an answer that failed
 	// looks like it.
@@ -53,6 +57,8 @@ type Pace struct {
 	Settle time.Duration
 	// Space is the least time between two changes.
 	Space time.Duration
+	// Window is how long a ring is remembered that is in use no more: W of docs/protocol.md.
+	Window time.Duration
 }
 
 // Table follows discovery. It is not safe for concurrent use; the Views that it hands out are.
@@ -102,10 +108,8 @@ func (t *Table) Update(list []peers.Member, leaving func(id string) bool, now in
 	if err != nil {
 		return false, err
 	}
-	first := !t.started
-	t.started = true
 	switch {
-	case first || view.equal(t.view):
+	case !t.started || view.equal(t.view):
 		return t.accept(view, now), nil
 	case t.view.shrinks(view, leaving):
 		if t.next == nil || !t.held {
@@ -138,9 +142,13 @@ func (t *Table) Held() *View {
 }
 
 func (t *Table) accept(view *View, now int64) (changed bool) {
-	t.next, t.due, t.held = nil, 0, false
+	first := !t.started
+	t.next, t.due, t.held, t.started = nil, 0, false, true
 	if view.equal(t.view) {
 		return false
+	}
+	if !first {
+		t.view.remember(view, t.pace.Window, now)
 	}
 	t.view, t.changed = view, now
 	return true

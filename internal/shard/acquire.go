@@ -32,7 +32,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 	if ask.View < t.view {
 		return Result{Kind: Moved}
 	}
-	if e := tx.Entry(); e != nil && e.Value.Fresh(now) && !ask.Fresh {
+	if e := tx.Entry(); e != nil && s.Fresh(&e.Value, now) && !ask.Fresh {
 		return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
 	}
 	l := t.leases[key]

@@ -56,7 +56,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 	if resident != nil && now < resident.Value.Hard && v.older(resident.Value.Version) {
 		s.rejected.Add(1)
 		eff.Outcome = Rejected
-		if resident.Value.Fresh(now) {
+		if s.Fresh(&resident.Value, now) {
 			t.answer(l, Result{Kind: Hit, Value: &resident.Value, Seq: s.cfg.Seq()}, now, &eff)
 		} else {
 			t.next(l, now, &eff)
@@ -167,7 +167,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 
 // allowed tells whether a Set may replace resident, which may be nil.
 func (t *table) allowed(key string, resident *Value, v Value, cond Cond, now int64) bool {
-	present := resident != nil && resident.Fresh(now) && !resident.Absent
+	present := resident != nil && t.s.Fresh(resident, now) && !resident.Absent
 	if cond.IfAbsent && present || cond.IfPresent && !present {
 		return false
 	}

@@ -37,6 +37,8 @@ type Config struct {
 	// leaf lock and no other. key may alias the caller's buffer. Not called for fills, evictions, expiries, Clear and
 	// Move. Nil: nothing to tell.
 	Dropped func(key string)
+	// Limits are what the Limits of this member are, for all its shards. Nil, or holding nil: none.
+	Limits *atomic.Pointer[Limits]
 	// Seq is the number of the log's last event. It may be called with a shard lock held and takes no lock. Nil: always 0.
 	Seq func() uint64
 }
@@ -73,6 +75,9 @@ func New(cfg Config) *Shard {
 	if cfg.Dropped == nil {
 		s.cfg.Dropped = func(string) {}
 	}
+	if cfg.Limits == nil {
+		s.cfg.Limits = new(atomic.Pointer[Limits])
+	}
 	if cfg.MaxLeases <= 0 {
 		s.cfg.MaxLeases = defaultMaxLeases
 	}
@@ -99,14 +104,14 @@ func (s *Shard) Get(key string, now int64) (*Value, uint64) {
 	// first is lower than that of every change whose old value can still be read.
 	seq := s.cfg.Seq()
 	e := s.store.Get(key, now)
-	if e == nil || !e.Value.Fresh(now) {
+	if e == nil || !s.Fresh(&e.Value, now) {
 		return nil, seq
 	}
 	return &e.Value, seq
 }
 
 // Peek is Get for onlookers: the read does not count as a use of the entry, and what is past its lifetime but not past
-// its hard end is returned too (see Value.Fresh).
+// its hard end is returned too (see Fresh).
 func (s *Shard) Peek(key string, now int64) (*Value, uint64) {
 	seq := s.cfg.Seq()
 	e := s.store.Find(key)
@@ -126,7 +131,7 @@ func (s *Shard) Range(yield func(key string, v *Value) bool) {
 // all entries: for a page of statistics, not for a path that is taken often.
 func (s *Shard) Census(now int64) (negative, expired int64) {
 	for _, v := range s.Range {
-		if !v.Fresh(now) {
+		if !s.Fresh(v, now) {
 			expired++
 		} else if v.Absent {
 			negative++

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -145,7 +146,7 @@ func TestLifetimes(t *testing.T) {
 	s.Set("k", v, Cond{}, 1)
 	wantValue(t, s, "k", 5*second-1, "hit v")
 	wantValue(t, s, "k", 5*second, "nothing")
-	if got, _ := s.Peek("k", 8*second-1); got == nil || got.Fresh(8*second-1) {
+	if got, _ := s.Peek("k", 8*second-1); got == nil || s.Fresh(got, 8*second-1) {
 		t.Fatalf("Peek before the hard end: got %v, want a stale value", got)
 	}
 	if got, _ := s.Peek("k", 8*second); got != nil {
@@ -259,4 +260,40 @@ func BenchmarkMissFillInvalidate(b *testing.B) {
 		s.Fill(key, tok, Value{Bytes: bytes, Soft: second, Hard: second}, 1)
 		s.Invalidate(key, 0, 1)
 	}
+}
+
+// R7: what was loaded before Limits.Before ends at BeforeEnd, and everything at End, for every operation; what is loaded later is not
+// concerned.
+func TestLimits(t *testing.T) {
+	var limits atomic.Pointer[Limits]
+	s := newTest(Config{Limits: &limits})
+	put := func(key string, loaded int64) {
+		v := text("v", 0)
+		v.LoadedAt, v.Soft, v.Hard = loaded, loaded+100*second, loaded+100*second
+		s.Set(key, v, Cond{}, loaded)
+	}
+	put("old", 1*second)
+	put("new", 3*second)
+	limits.Store(&Limits{Before: 2 * second, BeforeEnd: 4 * second, End: 6 * second})
+	for _, c := range []struct {
+		key  string
+		now  int64
+		want string
+	}{
+		{"old", 4*second - 1, "hit v"}, {"old", 4 * second, "nothing"},
+		{"new", 6*second - 1, "hit v"}, {"new", 6 * second, "nothing"},
+	} {
+		wantValue(t, s, c.key, c.now, c.want)
+	}
+	if got, _ := s.Peek("old", 3*second); got == nil || s.FreshUntil(got) != 4*second {
+		t.Errorf("FreshUntil of the old value: got %v, want the limit", got)
+	}
+	mustLease(t, s.Acquire("old", ask("a", nil), 5*second))
+	limits.Store(&Limits{Before: 2 * second, BeforeEnd: 4 * second, End: math.MaxInt64})
+	wantValue(t, s, "new", 50*second, "hit v")
+	if eff := s.Set("other", text("v", 0), Cond{IfPresent: true}, 5*second); eff.Outcome != Rejected {
+		t.Errorf("Set where nothing is: got %v", eff.Outcome)
+	}
+	put("old", 7*second)
+	wantValue(t, s, "old", 50*second, "hit v")
 }

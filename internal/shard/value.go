@@ -14,9 +14,6 @@ type Value struct {
 	TagPos   uint64 // position in the tag log when the load began
 }
 
-// Fresh tells whether the value is within its lifetime at now.
-func (v *Value) Fresh(now int64) bool { return now < v.Soft }
-
 // older tells whether version is higher than v's, which has one.
 func (v *Value) older(version uint64) bool { return v.Version > 0 && v.Version < version }
 
@@ -46,7 +43,7 @@ const (
 // Result answers an asker.
 type Result struct {
 	Kind     Kind
-	Value    *Value // Hit: of a fill it may be past its lifetime already (see Value.Fresh)
+	Value    *Value // Hit: of a fill it may be past its lifetime already (see Shard.Fresh)
 	Uncached bool   // Hit: the value is stored nowhere and must not be kept
 	Seq      uint64 // Hit, Lease: the log's last number when the value was read, or the lease granted
 	Token    Token  // Lease

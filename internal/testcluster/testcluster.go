@@ -49,7 +49,7 @@ func Loopback(tb testing.TB, n int, opts ...Option) *Cluster {
 	return c
 }
 
-// Bubble starts n nodes, node i on the host Host(i) of an in-memory network, and waits until they are connected. It must be called inside a
+// Bubble starts n nodes, node i on the host Host(i) of an in-memory network, and waits until they are warm. It must be called inside a
 // bubble; the nodes are closed with the test.
 func Bubble(tb testing.TB, n int, opts ...Option) *Cluster {
 	tb.Helper()
@@ -67,6 +67,7 @@ func Bubble(tb testing.TB, n int, opts ...Option) *Cluster {
 		return cfg
 	}
 	c.grow(n)
+	c.Warm()
 	return c
 }
 
@@ -121,6 +122,19 @@ func (c *Cluster) Ready() {
 			Wait()
 		}
 		if err := n.Ready(context.Background()); err != nil {
+			c.tb.Fatal(err)
+		}
+	}
+}
+
+// Warm waits until no node is in doubt: what they own lives as long as it should.
+func (c *Cluster) Warm() {
+	c.tb.Helper()
+	for _, n := range c.Nodes {
+		if n == nil {
+			continue
+		}
+		if err := n.ReadyWarm(context.Background()); err != nil {
 			c.tb.Fatal(err)
 		}
 	}

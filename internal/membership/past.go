@@ -1,0 +1,78 @@
+package membership
+
+import (
+	"time"
+
+	"github.com/nearcache/nearcache/ring"
+)
+
+// Past is a ring that was in use until lately: other members may still go by it, or have gone by it a moment ago.
+type Past struct {
+	Ring  *ring.Ring
+	Until int64 // the end of Pace.Window after it was replaced
+}
+
+// maxPast bounds the rings that are remembered. After more changes within one window any member may own anything by one of them.
+const maxPast = 8
+
+// remember gives next the rings that were in use before it.
+func (v *View) remember(next *View, window time.Duration, now int64) {
+	for _, p := range v.Past {
+		if now < p.Until {
+			next.Past = append(next.Past, p)
+		}
+	}
+	if v.Ring.Fingerprint() != next.Ring.Fingerprint() {
+		next.Past = append(next.Past, Past{Ring: v.Ring, Until: now + int64(window)})
+	}
+	next.blurred = v.blurred
+	if n := len(next.Past) - maxPast; n > 0 {
+		next.blurred = next.Past[n-1].Until
+		next.Past = next.Past[n:]
+	}
+}
+
+// Blurred tells whether there were more changes of the ring than Past has.
+func (v *View) Blurred(now int64) bool { return now < v.blurred }
+
+// Gained tells whether another member owned what lies at hash by a ring of the past: that member may have been told of invalidations
+// that this one, its owner now, has not heard of.
+func (v *View) Gained(hash uint64, now int64) bool {
+	if v.Blurred(now) {
+		return true
+	}
+	for i := range v.Past {
+		p := &v.Past[i]
+		if now < p.Until && !v.owned(p.Ring, hash) {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *View) owned(r *ring.Ring, hash uint64) bool {
+	o := r.Owner(hash)
+	return o >= 0 && r.Members()[o].ID == v.Me().ID
+}
+
+// Electorate returns how many owning members there are, of which a majority has to be heard: those of the ring in use, and no fewer than half
+// of those of any ring of the past, so that a part of the cluster that discovery alone has shrunk does not take itself for the whole.
+func (v *View) Electorate(now int64) int {
+	n := owning(v.Ring)
+	for i := range v.Past {
+		if p := &v.Past[i]; now < p.Until {
+			n = max(n, (owning(p.Ring)+1)/2)
+		}
+	}
+	return n
+}
+
+func owning(r *ring.Ring) int {
+	n := 0
+	for _, m := range r.Members() {
+		if m.Weight >= 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,65 @@
+package membership
+
+import (
+	"testing"
+
+	"github.com/nearcache/nearcache/peers"
+)
+
+func TestPastRings(t *testing.T) {
+	self := peers.Member{ID: "a", Addr: "10.0.0.1:1"}
+	b, c := peers.Member{ID: "b", Addr: "10.0.0.2:1"}, peers.Member{ID: "c", Addr: "10.0.0.3:1"}
+	table, err := New(self, Pace{Window: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(now int64, list ...peers.Member) *View {
+		t.Helper()
+		if _, err := table.Update(list, nil, now); err != nil {
+			t.Fatal(err)
+		}
+		return table.View()
+	}
+	if v := set(10, self, b, c); len(v.Past) != 0 || v.Electorate(10) != 3 {
+		t.Fatalf("got %d rings of the past, electorate %d; the first list has none", len(v.Past), v.Electorate(10))
+	}
+	v := set(20, self)
+	gained := func(v *View, now int64) (n int) {
+		for i := range 1000 {
+			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, now) {
+				n++
+			}
+		}
+		return n
+	}
+	// Alone on the ring: it owned a third of it before.
+	if got := gained(v, 24); got < 500 || got > 800 {
+		t.Errorf("gained %d of 1000, want about two thirds", got)
+	}
+	if got := gained(v, 25); got != 0 {
+		t.Errorf("gained %d of 1000 after the window, want none", got)
+	}
+	if got := v.Electorate(24); got != 2 {
+		t.Errorf("electorate %d, want half of three", got)
+	}
+	if got := v.Electorate(25); got != 1 {
+		t.Errorf("electorate %d after the window, want 1", got)
+	}
+	// Lost and regained within the window: not owned all the time.
+	for i := range maxPast + 2 {
+		list := []peers.Member{self, b}
+		if i%2 == 0 {
+			list = append(list, c)
+		}
+		v = set(30, list...)
+		if len(v.Past) > maxPast {
+			t.Fatalf("%d rings of the past, want at most %d", len(v.Past), maxPast)
+		}
+	}
+	if !v.Blurred(34) || v.Blurred(35) || gained(v, 34) != 1000 {
+		t.Error("more changes than are remembered: anything may have been gained, for a window")
+	}
+	if v := set(100, self, b, peers.Member{ID: "d", Addr: "10.0.0.4:1", Weight: -1}); v.Electorate(200) != 2 {
+		t.Errorf("electorate %d, want those that own something", v.Electorate(200))
+	}
+}

@@ -1,0 +1,34 @@
+package shard
+
+// Limits end what is resident before its lifetime does: the member cannot be sure any more that it heard of every invalidation
+// (docs/protocol.md R7). They are immutable; who replaces them never lowers
+// Before: what it ended would be fresh again.
+type Limits struct {
+	// A value whose load began before Before is fresh until BeforeEnd at most.
+	Before, BeforeEnd int64
+	// End is when nothing is fresh any more; the largest number: never.
+	End int64
+}
+
+// FreshUntil returns when v stops being fresh, unless Limits.End comes first.
+func (s *Shard) FreshUntil(v *Value) int64 {
+	if l := s.cfg.Limits.Load(); l != nil {
+		return l.end(v)
+	}
+	return v.Soft
+}
+
+// Fresh tells whether v is fresh at now: within its lifetime and the limits.
+func (s *Shard) Fresh(v *Value, now int64) bool {
+	if l := s.cfg.Limits.Load(); l != nil {
+		return now < l.End && now < l.end(v)
+	}
+	return now < v.Soft
+}
+
+func (l *Limits) end(v *Value) int64 {
+	if v.LoadedAt < l.Before {
+		return min(v.Soft, l.BeforeEnd)
+	}
+	return v.Soft
+}
