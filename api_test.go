@@ -46,7 +46,7 @@ func TestConfigProblems(t *testing.T) {
 		"errors":         {config{Load: load, Errors: map[string]error{"": nil}}, []string{"Errors", "Errors"}},
 		"refresh ahead":  {config{Load: load, RefreshAhead: 1}, []string{"RefreshAhead is not available yet"}},
 		"stale on error": {config{Load: load, StaleOnError: 1}, []string{"StaleOnError is not available yet"}},
-		"origin lag":     {config{Load: load, OriginLag: 1}, []string{"OriginLag is not available yet"}},
+		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
 		"eviction":       {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
 		"tags":           {config{Load: load, TagsOf: func(string, string) []string { return nil }}, []string{"TagsOf"}},
 		"ack":            {config{Load: load, Ack: nearcache.AckAll}, []string{"Ack"}},

@@ -804,3 +804,35 @@ func TestAnUnconfirmedInvalidationIsDelivered(t *testing.T) {
 		}
 	})
 }
+
+// R11: a loader that reads a store which lags behind brings an old value back after an invalidation; it does not stay beyond the lag, on no
+// member.
+func TestALoaderThatLagsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lag = 3 * time.Second
+		c := testcluster.Bubble(t, 3)
+		db, replica := newDatabase(func() time.Duration { return 0 }), newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: replica.load, TTL: time.Hour, NearTTL: time.Minute, OriginLag: lag})
+		const key = "k"
+		db.write(key, 0)
+		replica.write(key, 0)
+		wantEverywhere(t, "before", caches, key, 0)
+		for v := 1; v <= 3; v++ {
+			db.write(key, v)
+			time.AfterFunc(lag-time.Millisecond, func() { replica.write(key, v) })
+			if err := caches[v%3].Invalidate(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			wantEverywhere(t, "while the replica lags", caches, key, v-1)
+			time.Sleep(lag + time.Millisecond)
+			wantEverywhere(t, "after the lag", caches, key, v)
+		}
+		time.Sleep(lag)
+		loads := replica.loads.Load()
+		time.Sleep(30 * time.Second)
+		wantEverywhere(t, "much later", caches, key, 3)
+		if got := replica.loads.Load() - loads; got != 0 {
+			t.Errorf("%d loads long after the last invalidation, want the value to stay", got)
+		}
+	})
+}

@@ -201,7 +201,10 @@ type Config[V any] struct {
 	MaxLoads int
 	// LoadQueueTimeout is how long a load may wait for a slot before it is shed. 0 means 100 ms; negative: shed at once.
 	LoadQueueTimeout time.Duration
-	// OriginLag is not available yet.
+	// OriginLag is how far behind the store may be that Load reads, a replica of the database say. 0: not at all. What was loaded less than it
+	// after an invalidation of the key may be what was invalidated: it lives until OriginLag after that invalidation only, so that the bound
+	// is Bound plus OriginLag plus LoadTimeout, for the calling process too. With VersionOf and invalidations that carry a version, as a
+	// feed's do, it is not needed.
 	OriginLag time.Duration
 	// TagsOf is not available yet.
 	TagsOf func(key string, v V) []string
@@ -327,7 +330,6 @@ func (c Config[V]) notYet(p *problems) {
 	p.require(c.OriginLag >= 0, "OriginLag must not be negative")
 	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
 	p.require(c.StaleOnError <= 0, "StaleOnError is not available yet")
-	p.require(c.OriginLag <= 0, "OriginLag is not available yet")
 	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
 	p.require(c.TagsOf == nil, "TagsOf is not available yet")
 	p.require(c.Ack == AckOwners, "an Ack other than AckOwners is not available yet")

@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"context"
+	"math"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -60,7 +61,7 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 		c.count.shared.Add(1)
 	}
 	res, err := f.Wait(ctx)
-	c.countResult(res.info.Tier, err)
+	c.countResult(res.info, err)
 	return res, err
 }
 
@@ -79,10 +80,13 @@ func (c *Cache[V]) admit(ctx context.Context, key string) error {
 }
 
 // countResult puts a key that was asked for into exactly one class.
-func (ks *keyspace) countResult(t Tier, err error) {
+func (ks *keyspace) countResult(info Info, err error) {
 	c := &ks.count
+	if info.Stale {
+		c.stale.Add(1)
+	}
 	switch {
-	case err == nil && t == TierOwner:
+	case err == nil && info.Tier == TierOwner:
 		c.ownerHits.Add(1)
 	case err == nil:
 		c.originGets.Add(1)
@@ -231,6 +235,10 @@ func (x *fetch[V]) run() {
 	}
 	for x.v != settled {
 		switch {
+		case x.v == granted && x.f.Over():
+			x.succeed()
+			x.run()
+			return
 		case x.v == granted:
 			x.load()
 			return
@@ -411,7 +419,12 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		}
 		c.keep(f, a, rep, near.Item[V]{Absent: true}, 0)
 		f.Finish(result[V]{info: Info{Tier: TierOwner, Age: max(rep.Age, 0), Member: a.member()}}, ErrNotFound)
+	case transport.StatusStale:
+		return c.serveStale(f, a, rep)
 	case transport.StatusLease:
+		if rep.HasValue {
+			c.serveStale(f, a, rep) // what cannot be read is loaded anyway
+		}
 		return granted
 	case transport.StatusFailed:
 		switch rep.Failure.Kind {
@@ -429,6 +442,26 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		return elsewhere
 	}
 	return settled
+}
+
+// serveStale finishes a flight with a stale copy, whose successor this or another member loads (R17). Nobody keeps it.
+func (c *Cache[V]) serveStale(f *flight[V], a *asked, rep *transport.Reply) verdict {
+	v, err := c.read(f, rep.Value)
+	if err != nil {
+		c.count.undecodable.Add(1)
+		return unreadable
+	}
+	info := Info{Tier: TierOwner, Age: max(rep.Age, 0), Stale: true, Version: rep.Version, Member: a.member()}
+	f.Finish(result[V]{value: v, info: info}, nil)
+	return settled
+}
+
+// succeed puts a flight of its own in the place of one that is over, because its callers have a stale copy: the load goes on without them.
+func (x *fetch[V]) succeed() {
+	now := x.c.clock.Now()
+	x.f, _ = x.c.refreshes.Join(x.f.Key, now, math.MaxInt64)
+	x.f.State.current.Store(x.a)
+	x.ctx = x.f.Context(x.ctx)
 }
 
 // outdated tells whether an answer may be older than this process' own invalidation of the key (R16). The load began before the answer

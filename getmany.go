@@ -67,7 +67,7 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 	for _, f := range b.wait {
 		key := f.Key
 		res, err := f.Wait(ctx)
-		c.countResult(res.info.Tier, err)
+		c.countResult(res.info, err)
 		switch {
 		case err == nil:
 			b.found[key] = res.value
@@ -192,7 +192,12 @@ func (x fetch[V]) moved() *fetch[V] { return &x }
 // the keys of one GetMany do not shed each other.
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 	for _, x := range all {
-		x.ctx = x.f.Context(ctx) //nolint:fatcontext // each flight has its own
+		x.ctx = ctx //nolint:fatcontext // each flight has its own
+		if x.f.Over() {
+			x.succeed()
+		} else {
+			x.ctx = x.f.Context(ctx)
+		}
 	}
 	load := c.loadEach
 	if c.cfg.LoadMany != nil {

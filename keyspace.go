@@ -63,6 +63,7 @@ type policy struct {
 	maxBytes, nearBytes       int64
 	maxValueBytes             int
 	loadTimeout, queueTimeout time.Duration
+	lag                       time.Duration
 	maxLoads                  int
 	errors                    map[string]error
 }
@@ -75,6 +76,7 @@ func (c Config[V]) policy() policy {
 		maxBytes: c.MaxBytes, nearBytes: c.NearBytes,
 		maxValueBytes: c.MaxValueBytes,
 		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
+		lag:           c.OriginLag,
 		maxLoads: c.MaxLoads,
 		errors:   c.Errors,
 	}
@@ -109,6 +111,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		Dropped:     ks.dropped,
 		Seq:         n.log.Seq,
 		Limits:      &n.standing.limits,
+		Lag:         int64(p.lag),
 	})
 	return ks
 }
@@ -173,6 +176,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		NotFound:        uint64(c.nearAbsent.Load()) + c.notFound.Load(),
 		Failed:          c.failed.Load(),
 		Shared:          c.shared.Load(),
+		Stale:           c.stale.Load(),
 		Loads:           c.loads.Load(),
 		LoadErrors:      c.loadErrors.Load(),
 		Shed:            lim.Shed,

@@ -139,6 +139,14 @@ func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near t
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
 }
 
+// stale fills in a value past its lifetime, which nobody keeps.
+func stale(rep *transport.Reply, v *shard.Value, now int64) {
+	rep.Status = transport.StatusStale
+	rep.Age = time.Duration(now - v.LoadedAt)
+	rep.Version = v.Version
+	rep.Value, rep.HasValue = v.Bytes, true
+}
+
 // age is the time since a load began. The coarse clock may still show an earlier time.
 func age(loaded, now int64) time.Duration { return time.Duration(max(now-loaded, 0)) }
 
@@ -152,7 +160,8 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		return true
 	}
 	life := min(req.LeaseLife, maxLeaseLife)
-	if _, remote := a.(*remoteAsker); remote {
+	_, remote := a.(*remoteAsker)
+	if remote {
 		// A lease is interest itself (R1b), and so is the wait with what may be kept after it.
 		ks.node.interest.Grant(r.hash, max(life, min(req.Budget, ks.policy.longestLoad())+a.nearLife()), now)
 	}
@@ -173,6 +182,9 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		return false
 	}
 	ks.result(rep, res, a.nearLife(), now)
+	if remote && rep.Status == transport.StatusLease && len(rep.Value) > transport.InlineValueBytes {
+		rep.Value, rep.HasValue = nil, false // a lease goes with small answers: its holder waits for the load
+	}
 	return true
 }
 
@@ -189,9 +201,14 @@ func (ks *keyspace) result(rep *transport.Reply, res shard.Result, near time.Dur
 			rep.Near = 0
 		}
 	case shard.Lease:
+		if res.Value != nil {
+			stale(rep, res.Value, now)
+		}
 		rep.Status = transport.StatusLease
 		rep.Token = transport.Token(res.Token)
 		rep.Seq = res.Seq
+	case shard.Stale:
+		stale(rep, res.Value, now)
 	case shard.Failed:
 		rep.Status = transport.StatusFailed
 		rep.Failure, _ = res.Failure.(transport.Failure)
@@ -242,7 +259,7 @@ func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bo
 	switch eff.Outcome {
 	case shard.Stored:
 		rep.Status = transport.StatusAccepted
-		rep.TTL = time.Duration(ks.shard.FreshUntil(&v) - now)
+		rep.TTL = time.Duration(eff.Until - now)
 		rep.Near = min(grant, rep.TTL)
 	case shard.Passed:
 		rep.Status = transport.StatusAccepted

@@ -179,7 +179,7 @@ func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
 		c.count.shared.Add(1)
 	}
 	res, err := f.Wait(ctx)
-	c.countResult(res.info.Tier, err)
+	c.countResult(res.info, err)
 	return res.value, err
 }
 

@@ -42,7 +42,7 @@ type KeyspaceStats struct {
 	NotFound        uint64
 	Failed          uint64 // ended in an error, shed ones and the caller's own cancellation included
 	Shared          uint64 // of all these, the ones that joined another caller's flight
-	Stale           uint64 // stale values served
+	Stale           uint64 // of all these, the ones that got a value marked stale
 	Shed            uint64 // loads that found no slot in time
 	Rejected        uint64 // fills refused: lease revoked or version older
 	TooLarge        uint64 // values that were returned but not cached because of their size
@@ -73,6 +73,7 @@ type counters struct {
 	originGets  atomic.Uint64
 	notFound    atomic.Uint64
 	failed      atomic.Uint64
+	stale       atomic.Uint64
 	shared      atomic.Uint64
 	loads       atomic.Uint64
 	loadErrors  atomic.Uint64

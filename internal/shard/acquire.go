@@ -19,7 +19,7 @@ type Ask struct {
 
 // Acquire answers an ask that Get could not: Hit (somebody filled the key meanwhile, or Get was not asked), Lease (load
 // it yourself), Waiting (somebody else does: the result comes in a Wake of a later Effect, perhaps before Acquire
-// returns to its caller), Moved or Busy. key may alias a buffer.
+// returns to its caller), Stale (somebody else does, and until then there is the value that Expire left), Moved or Busy. key may alias a buffer.
 //
 // Whoever gets Lease ends it with one Fill, Pass or Release. If the asker may keep a near copy, its interest in the key
 // must be on record before this call, for as long as it may wait and keep the copy.
@@ -32,14 +32,23 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 	if ask.View < t.view {
 		return Result{Kind: Moved}
 	}
-	if e := tx.Entry(); e != nil && s.Fresh(&e.Value, now) && !ask.Fresh {
-		return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
+	var stale *Value
+	if e := tx.Entry(); e != nil && !ask.Fresh {
+		if s.Fresh(&e.Value, now) {
+			return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
+		}
+		if e.Value.Expired && now < e.Value.Hard {
+			stale = &e.Value
+		}
 	}
 	l := t.leases[key]
 	if l != nil && l.due.at <= now && l.first == nil {
 		s.expired.Add(1)
 		t.remove(l)
 		l = nil
+	}
+	if l != nil && stale != nil {
+		return Result{Kind: Stale, Value: stale}
 	}
 	if l != nil {
 		if s.waiters.Load() >= int64(s.cfg.MaxWaiters) {
@@ -52,7 +61,9 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		return Result{Kind: Busy}
 	}
 	l = t.add(strings.Clone(key))
-	return t.grant(l, ask, now)
+	res := t.grant(l, ask, now)
+	res.Value = stale
+	return res
 }
 
 // Leave takes waiter out of the queue for key. False: it is not queued, so its Wake was returned to somebody, who may

@@ -69,9 +69,12 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
+	if end := t.lagEnd(key); v.LoadedAt < end {
+		v.Soft, v.Hard = min(v.Soft, end), min(v.Hard, end)
+	}
 	r := place(&tx, v, now, keep)
 	r.Seq = s.cfg.Seq()
-	eff.Outcome, eff.Seq = outcome(r), r.Seq
+	eff.Outcome, eff.Seq, eff.Until = outcome(r), r.Seq, s.FreshUntil(r.Value)
 	t.answer(l, r, now, &eff)
 	return eff
 }
@@ -158,7 +161,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	r := place(&tx, v, now, true)
 	s.cfg.Dropped(key)
 	r.Seq = s.cfg.Seq()
-	eff.Outcome, eff.Seq = outcome(r), r.Seq
+	eff.Outcome, eff.Seq, eff.Until = outcome(r), r.Seq, s.FreshUntil(r.Value)
 	if l != nil {
 		t.dismiss(l, r, &eff)
 	}

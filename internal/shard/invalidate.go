@@ -12,6 +12,7 @@ import (
 // tombstone remembers the invalidations of one key.
 type tombstone struct {
 	at    int64  // when the last one arrived
+	loose int64  // when the last one without a version arrived
 	least uint64 // versions below this are dead
 }
 
@@ -22,13 +23,27 @@ type tombstone struct {
 //
 // It may be repeated and arrive late: it costs a load at most.
 func (s *Shard) Invalidate(key string, minVersion uint64, now int64) (eff Effect) {
+	return s.invalidate(key, minVersion, false, now)
+}
+
+// Expire is Invalidate, but a value that is fresh stays as a stale copy until its hard end: Acquire offers it to whoever need not wait
+// for the load that replaces it (R17).
+func (s *Shard) Expire(key string, minVersion uint64, now int64) (eff Effect) {
+	return s.invalidate(key, minVersion, true, now)
+}
+
+func (s *Shard) invalidate(key string, minVersion uint64, soft bool, now int64) (eff Effect) {
 	tx := s.store.Begin(key)
 	defer tx.End()
 	t := &s.tables[tx.Shard()]
 	s.invalidations.Add(1)
 	if e := tx.Entry(); e != nil && (minVersion == 0 || e.Value.Version < minVersion) {
-		tx.Delete()
 		eff.Dropped = 1
+		if v := e.Value; soft && v.expire(s.FreshUntil(&v), now) {
+			tx.Put(v, v.cost(), v.Hard, now)
+		} else {
+			tx.Delete()
+		}
 	}
 	t.entomb(key, minVersion, now)
 	s.cfg.Dropped(key)
@@ -101,8 +116,27 @@ func (t *table) newTombstones(size int) *simplelru.LRU[string, tombstone] {
 }
 
 func (t *table) entomb(key string, minVersion uint64, now int64) {
-	at, least := t.tombstone(key)
-	t.tombs.Add(strings.Clone(key), tombstone{at: max(at, now), least: max(least, minVersion)})
+	tomb, ok := t.tombs.Peek(key)
+	if !ok {
+		tomb = tombstone{at: t.floor, loose: t.floor}
+	}
+	tomb.at, tomb.least = max(tomb.at, now), max(tomb.least, minVersion)
+	if minVersion == 0 {
+		tomb.loose = tomb.at
+	}
+	t.tombs.Add(strings.Clone(key), tomb)
+}
+
+// lagEnd returns until when a load may read what was invalidated last (R11); 0: it may not. Where there was a version, that tells.
+func (t *table) lagEnd(key string) int64 {
+	if t.s.cfg.Lag == 0 {
+		return 0
+	}
+	at := t.floor
+	if tomb, ok := t.tombs.Peek(key); ok {
+		at = tomb.loose
+	}
+	return at + t.s.cfg.Lag
 }
 
 func (t *table) tombstone(key string) (at int64, minVersion uint64) {

@@ -280,3 +280,37 @@ func TestClose(t *testing.T) {
 	wantOutcome(t, s.Set("a", text("v", 0), Cond{}, 1), Outdated)
 	wantOutcome(t, s.Fill("k", tok, text("v", 0), 1), Rejected)
 }
+
+// R11: what was loaded less than the lag after an invalidation may be what was invalidated, and lives until the lag is over; a version tells
+// better.
+func TestLag(t *testing.T) {
+	for name, c := range map[string]struct {
+		loaded  int64
+		version uint64 // of the value
+		least   uint64 // of the invalidation
+		before  uint64 // of an invalidation before it
+		want    int64  // seconds until which it is fresh; 0: it is not stored
+	}{
+		"within the lag":                    {loaded: 11 * second, want: 15},
+		"after the lag":                     {loaded: 15 * second, want: 100},
+		"a version that is new enough":      {loaded: 11 * second, version: 5, least: 5, want: 100},
+		"a version that is old":             {loaded: 11 * second, version: 4, least: 5},
+		"a version for an earlier one only": {loaded: 11 * second, version: 5, before: 5, want: 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTest(Config{Lag: 5 * second})
+			if c.before > 0 {
+				s.Invalidate("k", c.before, 9*second)
+			}
+			s.Invalidate("k", c.least, 10*second)
+			token := mustLease(t, s.Acquire("k", ask("a", nil), c.loaded))
+			v := text("v", c.loaded)
+			v.Version, v.Soft, v.Hard = c.version, 100*second, 100*second
+			s.Fill("k", token, v, c.loaded+1)
+			if c.want > 0 {
+				wantValue(t, s, "k", c.want*second-1, "hit v")
+			}
+			wantValue(t, s, "k", max(c.want*second, c.loaded+2), "nothing")
+		})
+	}
+}

@@ -116,7 +116,11 @@ func (m *model) op() {
 		key, least := m.key(), m.version()
 		m.effect("invalidate", m.s.Invalidate(key, least, m.now), m.n.invalidate(key, least, m.now))
 		m.hurt[key] = m.step
-	case p < 80:
+	case p < 79:
+		key, least := m.key(), m.version()
+		m.effect("expire", m.s.Expire(key, least, m.now), m.n.expire(key, least, m.now))
+		m.hurt[key] = m.step
+	case p < 81:
 		key, who := m.key(), m.someone()
 		want := m.queued[who] == key
 		if got := m.s.Leave(key, who); got != want {
@@ -240,6 +244,9 @@ func (m *model) result(op string, got Wake, want nwake, key string) {
 	plain := nwake{who: got.Waiter, kind: r.Kind, why: r.Failure, grant: want.grant}
 	if r.Kind == Hit {
 		plain.text, plain.keep = string(r.Value.Bytes), !r.Uncached
+	}
+	if (r.Kind == Lease || r.Kind == Stale) && r.Value != nil {
+		plain.text = string(r.Value.Bytes)
 	}
 	if r.Kind == Lease {
 		if _, twice := m.grants[r.Token]; twice {

@@ -81,7 +81,14 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 	if k.fresh(now) && !a.Fresh {
 		return nwake{kind: Hit, text: string(k.value.Bytes), keep: true}
 	}
+	stale := ""
+	if k.kept(now) && k.value.Expired && !a.Fresh {
+		stale = string(k.value.Bytes)
+	}
 	if k.lease != nil && (len(k.queue) > 0 || !k.lease.over(now)) {
+		if stale != "" {
+			return nwake{kind: Stale, text: stale}
+		}
 		q := nask{Ask: a}
 		if a.Fresh || k.lease.began < a.Oldest {
 			q.after = k.lease.grant
@@ -89,7 +96,9 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 		k.queue = append(k.queue, q)
 		return nwake{kind: Waiting}
 	}
-	return n.grant(k, a, now)
+	w := n.grant(k, a, now)
+	w.text = stale
+	return w
 }
 
 func (n *naive) grant(k *nkey, a Ask, now int64) nwake {
@@ -226,6 +235,21 @@ func (n *naive) invalidate(key string, least uint64, now int64) (eff neffect) {
 		n.revoke(k, &eff)
 		n.next(k, now, &eff)
 	}
+	return eff
+}
+
+func (n *naive) expire(key string, least uint64, now int64) (eff neffect) {
+	k := n.keys[key]
+	old := k.value
+	eff = n.invalidate(key, least, now)
+	if old == nil || k.value != nil || old.Absent || now >= old.Hard || !old.Expired && now >= old.Soft {
+		return eff
+	}
+	v := *old
+	if !v.Expired {
+		v.Soft, v.Expired = now, true
+	}
+	k.value = &v
 	return eff
 }
 

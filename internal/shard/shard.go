@@ -37,6 +37,9 @@ type Config struct {
 	// leaf lock and no other. key may alias the caller's buffer. Not called for fills, evictions, expiries, Clear and
 	// Move. Nil: nothing to tell.
 	Dropped func(key string)
+	// Lag is how far behind the origin a load may read: what was loaded less than it after the last invalidation of the key may be what was
+	// invalidated, and is fresh until then only (R11). 0: not at all.
+	Lag int64
 	// Limits are what the Limits of this member are, for all its shards. Nil, or holding nil: none.
 	Limits *atomic.Pointer[Limits]
 	// Seq is the number of the log's last event. It may be called with a shard lock held and takes no lock. Nil: always 0.

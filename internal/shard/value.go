@@ -11,11 +11,20 @@ type Value struct {
 	Version  uint64 // the origin's version; 0: none, it is compared with nothing
 	Soft     int64  // fresh until then
 	Hard     int64  // kept until then as a stale copy; at least Soft
+	Expired  bool   // by Expire: between Soft and Hard it may be served, marked stale, while a load runs
 	TagPos   uint64 // position in the tag log when the load began
 }
 
 // older tells whether version is higher than v's, which has one.
 func (v *Value) older(version uint64) bool { return v.Version > 0 && v.Version < version }
+
+// expire makes v, which would be fresh until end, a stale copy, and reports whether it is of any use as one.
+func (v *Value) expire(end, now int64) bool {
+	if !v.Expired && now < end {
+		v.Soft, v.Expired = now, true
+	}
+	return v.Expired && now < v.Hard && !v.Absent
+}
 
 // cost is what the value counts in the store beside its key and the store's overhead.
 func (v *Value) cost() int64 { return int64(len(v.Bytes)) }
@@ -32,7 +41,8 @@ type Kind uint8
 // The kinds of results.
 const (
 	Hit      Kind = iota + 1 // Value is there, maybe as an absence
-	Lease                    // Token is yours: load, then Fill, Pass or Release
+	Lease                    // Token is yours: load, then Fill, Pass or Release; Value, if any, is a stale copy that may be served meanwhile
+	Stale                    // from Acquire only: Value is a stale copy that may be served; somebody loads its successor
 	Waiting                  // from Acquire only: queued; the result comes in a Wake
 	Failed                   // the load behind the lease failed; Failure is what its holder said
 	TimedOut                 // Ask.Until has passed
@@ -43,7 +53,7 @@ const (
 // Result answers an asker.
 type Result struct {
 	Kind     Kind
-	Value    *Value // Hit: of a fill it may be past its lifetime already (see Shard.Fresh)
+	Value    *Value // Hit: of a fill it may be past its lifetime already (see Shard.Fresh). Lease, Stale: a stale copy
 	Uncached bool   // Hit: the value is stored nowhere and must not be kept
 	Seq      uint64 // Hit, Lease: the log's last number when the value was read, or the lease granted
 	Token    Token  // Lease
@@ -79,8 +89,9 @@ const (
 // Effect is what an operation did and what its caller has to do now, without any lock held.
 type Effect struct {
 	Outcome Outcome   // Fill, Pass, Set
+	Until   int64     // Fill, Set: what was stored is fresh until then
 	Seq     uint64    // Fill, Pass, Set: the log's last number when the value was stored or passed
-	Dropped int       // Invalidate, Clear, Move, Tick: entries removed
+	Dropped int       // Invalidate, Expire, Clear, Move, Tick: entries removed, or made stale
 	Revoked []Revoked // tell these holders
 	Wakes   []Wake    // answer these
 }
