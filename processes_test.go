@@ -122,7 +122,7 @@ func (f *fleet) returned() time.Duration {
 	f.t.Helper()
 	start := time.Now()
 	for i, p := range f.procs[1:] {
-		for p.Do(testcluster.Order{Get: f.keys[0]}).Member != "n0" {
+		for f.get(p).Member != "n0" {
 			if time.Since(start) > 5*time.Second {
 				f.t.Errorf("n%d: n0 is not in use again", i+1)
 				return time.Since(start)
@@ -131,6 +131,16 @@ func (f *fleet) returned() time.Duration {
 		}
 	}
 	return time.Since(start)
+}
+
+// get reads a key of n0's once.
+func (f *fleet) get(p *testcluster.Process) testcluster.Answer {
+	f.t.Helper()
+	a := p.Do(testcluster.Order{Call: &testcluster.Call{Op: testcluster.Get, Keyspace: testcluster.Keyspace, Keys: f.keys[:1]}}).Answers[0]
+	if _, err := testcluster.Version(f.keys[0], a.Value); err != nil || a.Error != "" {
+		f.t.Errorf("%s: got %+v", p.Settings.ID, a)
+	}
+	return a
 }
 
 // rest waits until the others hold no more than base and do nothing any more.

@@ -67,8 +67,9 @@ var layout = map[string]room{
 		external: []string{grpcLib, protobufLib},
 		tests:    []string{"peers/peerstest"},
 	},
-	"internal/testcluster": {project: []string{".", "peers", "peers/peerstest"}},
-	"internal/archtest":    {},
+	"internal/testcluster":        {project: []string{".", "peers", "peers/peerstest"}},
+	"internal/testcluster/member": {project: []string{"internal/testcluster"}},
+	"internal/archtest":           {},
 
 	protoPkg: {external: []string{grpcLib, protobufLib}},
 }

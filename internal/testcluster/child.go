@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"sync"
 	"time"
@@ -19,16 +18,22 @@ import (
 // childEnv holds a child's Settings: a test binary that finds it there is one node of a cluster.
 const childEnv = "NEARCACHE_TESTCLUSTER_CHILD"
 
-// Keyspace is the keyspace that every child opens. It keeps no near copies, so that each read asks the key's owner.
-const Keyspace = "ks"
+// The keyspaces that every child opens, both with the same origin.
+const (
+	Keyspace = "ks"   // keeps no near copies, so that each read asks the key's owner
+	Near     = "near" // keeps near copies for a minute
+)
 
 // Settings are what a child is started with.
 type Settings struct {
+	Program string `json:"-"` // a build of internal/testcluster/member; empty: this test binary
+
 	ID          string
 	Listen      string // host:port
 	Advertise   string // what the others dial; empty: where it listens
 	Origin      string // URL that loads a key: see Origin
 	PeerTimeout time.Duration
+	Bound       time.Duration // 0: the default
 }
 
 // Order is what a child is told. It answers each order with one Report, in their sequence.
@@ -36,8 +41,8 @@ type Order struct {
 	Members []peers.Member // the cluster's members from now on; waits until the node is ready
 	Read    *Reading       // start to read
 	Halt    bool           // stop reading
-	Get     string         // read a key once
-	Owned   int            // name so many keys
+	Call    *Call          // call the API once
+	Owned   int            // name so many keys of Keyspace
 	By      string         // that this member owns
 	Close   bool           // close the node, and exit
 }
@@ -51,13 +56,14 @@ type Reading struct {
 
 // Report is a child's answer to an order.
 type Report struct {
-	Error  string
-	Listen string   // the first report, which answers no order
-	Keys   []string // to Owned
-	Member string   // to Get: who answered
-	Tally  Tally    // to Halt
-	Stats  nearcache.Stats
-	Held   Resources
+	Error   string
+	Listen  string   // the first report, which answers no order
+	Keys    []string // to Owned
+	Answers []Answer // to Call: one per key
+	Tally   Tally    // to Halt
+	Log     string   // what the node has logged since the last report
+	Stats   nearcache.Stats
+	Held    Resources
 }
 
 // Tally is what a child's callers met.
@@ -68,7 +74,8 @@ type Tally struct {
 	Failed  map[string]int // reads by their error; a wrong value is one
 }
 
-// MaybeChild makes this process a child and does not return, if it was started as one. TestMain calls it first.
+// MaybeChild makes this process a child and does not return, if it was started as one. TestMain, and the main function of the
+// program internal/testcluster/member, call it first.
 func MaybeChild() {
 	settings := os.Getenv(childEnv)
 	if settings == "" {
@@ -85,8 +92,9 @@ func MaybeChild() {
 type child struct {
 	settings Settings
 	node     *nearcache.Node
-	cache    *nearcache.Cache[string]
+	caches   map[string]*nearcache.Cache[string]
 	list     *peers.List
+	log      *logged
 
 	halt    context.CancelFunc
 	callers sync.WaitGroup
@@ -97,7 +105,7 @@ type child struct {
 
 // runChild obeys until it is told to close. The end of its orders is its parent's end, and then its own.
 func runChild(settings string, in io.Reader, out io.Writer) error {
-	c := &child{list: peers.NewList(), halt: func() {}}
+	c := &child{caches: make(map[string]*nearcache.Cache[string]), list: peers.NewList(), log: &logged{}, halt: func() {}}
 	if err := json.Unmarshal([]byte(settings), &c.settings); err != nil {
 		return err
 	}
@@ -117,7 +125,7 @@ func runChild(settings string, in io.Reader, out io.Writer) error {
 		if err := c.obey(o, &r); err != nil {
 			r.Error = err.Error()
 		}
-		r.Stats, r.Held = c.node.Stats(), Held()
+		r.Stats, r.Held, r.Log = c.node.Stats(), Held(), c.log.take()
 		if err := reports.Encode(r); err != nil || o.Close {
 			return err
 		}
@@ -131,30 +139,21 @@ func (c *child) start() error {
 	}
 	c.settings.Listen = l.Addr().String()
 	c.node, err = nearcache.Start(context.Background(), nearcache.NodeConfig{
-		ID: c.settings.ID, Listener: l, Advertise: c.settings.Advertise, Discovery: c.list, PeerTimeout: c.settings.PeerTimeout,
+		ID: c.settings.ID, Listener: l, Advertise: c.settings.Advertise, Discovery: c.list,
+		PeerTimeout: c.settings.PeerTimeout, Bound: c.settings.Bound, Logger: slog.New(slog.NewTextHandler(c.log, nil)),
 	})
 	if err != nil {
 		return err
 	}
-	c.cache, err = nearcache.New(c.node, Keyspace, nearcache.Config[string]{Load: c.load, NearTTL: -1, TTL: time.Hour})
-	return err
-}
-
-// load asks the parent.
-func (c *child) load(ctx context.Context, key string) (string, error) {
-	q := url.Values{"key": {key}, "by": {c.settings.ID}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.settings.Origin+"?"+q.Encode(), nil)
-	if err != nil {
-		return "", err
+	for keyspace, nearTTL := range map[string]time.Duration{Keyspace: -1, Near: time.Minute} {
+		c.caches[keyspace], err = nearcache.New(c.node, keyspace, nearcache.Config[string]{
+			Load: c.load, NearTTL: nearTTL, TTL: time.Hour, Errors: map[string]error{"known": errKnown},
+		})
+		if err != nil {
+			return err
+		}
 	}
-	req.Close = true // a connection that is kept would be counted as the node's
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return string(b), err
+	return nil
 }
 
 func (c *child) obey(o Order, r *Report) error {
@@ -171,14 +170,8 @@ func (c *child) obey(o Order, r *Report) error {
 		c.halt()
 		c.callers.Wait()
 		r.Tally, c.tally = c.tally, Tally{}
-	case o.Get != "":
-		v, info, err := c.cache.GetInfo(context.Background(), o.Get)
-		if err != nil {
-			return err
-		}
-		r.Member = info.Member
-		_, err = Version(o.Get, v)
-		return err
+	case o.Call != nil:
+		r.Answers = c.call(context.Background(), o.Call)
 	case o.Owned > 0:
 		for i := range o.Owned {
 			r.Keys = append(r.Keys, Key(c.node, Keyspace, o.By, i))
@@ -206,7 +199,7 @@ func (c *child) read(r Reading) {
 // once reads a key without a deadline and notes what came.
 func (c *child) once(key string) {
 	began := time.Now()
-	v, err := c.cache.Get(context.Background(), key)
+	v, err := c.caches[Keyspace].Get(context.Background(), key)
 	took := time.Since(began)
 	if err == nil {
 		_, err = Version(key, v)
@@ -225,4 +218,26 @@ func (c *child) once(key string) {
 		}
 		t.Failed[err.Error()]++
 	}
+}
+
+// logged is what the node has logged. It is safe for concurrent use.
+type logged struct {
+	mu    sync.Mutex // guards lines
+	lines []byte
+}
+
+// Write implements io.Writer.
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, b...)
+	return len(b), nil
+}
+
+func (l *logged) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := string(l.lines)
+	l.lines = nil
+	return s
 }

@@ -23,20 +23,22 @@ type Process struct {
 // reportTimeout is how long an order may take on a machine that is busy otherwise.
 const reportTimeout = 30 * time.Second
 
-// Spawn starts this test binary as a child, which MaybeChild in TestMain makes it, and returns when it listens. It is killed with
-// the test.
+// Spawn starts a child, which MaybeChild makes of this test binary or of another program, and returns when it listens. It is killed
+// with the test.
 func Spawn(tb testing.TB, s Settings) *Process {
 	tb.Helper()
 	settings, err := json.Marshal(s)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		tb.Fatal(err)
+	program := s.Program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			tb.Fatal(err)
+		}
 	}
 	p := &Process{Settings: s, tb: tb, reports: make(chan Report), exited: make(chan struct{})}
-	p.cmd = exec.Command(self) //nolint:noctx // it ends with the test, or with its orders
+	p.cmd = exec.Command(program) //nolint:noctx // it ends with the test, or with its orders
 	p.cmd.Env = append(os.Environ(), childEnv+"="+string(settings))
 	p.cmd.Stderr = os.Stderr
 	if p.orders, err = p.cmd.StdinPipe(); err != nil {
@@ -72,9 +74,21 @@ func (p *Process) follow(out io.Reader) {
 // Do gives an order and waits for the report.
 func (p *Process) Do(o Order) Report {
 	p.tb.Helper()
+	p.Tell(o)
+	return p.Hear(o)
+}
+
+// Tell gives an order. Hear must follow; meanwhile others can be given orders.
+func (p *Process) Tell(o Order) {
+	p.tb.Helper()
 	if err := json.NewEncoder(p.orders).Encode(o); err != nil {
 		p.tb.Fatalf("%s: order %+v: %v", p.Settings.ID, o, err)
 	}
+}
+
+// Hear waits for the report on an order that was told.
+func (p *Process) Hear(o Order) Report {
+	p.tb.Helper()
 	r := p.report()
 	if r.Error != "" {
 		p.tb.Fatalf("%s: order %+v: %s", p.Settings.ID, o, r.Error)
