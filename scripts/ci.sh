@@ -12,7 +12,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-sections=(tools tidy build arch generated lint test repeat fuzz 32bit nested catalog)
+sections=(tools tidy build arch generated lint test repeat fuzz 32bit nested catalog compat)
 
 # modules prints the directory of every module of the repository but the pinned tools.
 modules() { git ls-files -co --exclude-standard -- 'go.mod' '*/go.mod' | grep -v '^tools/' | xargs -rn1 dirname | sort; }
@@ -147,6 +147,10 @@ section_catalog() { # the README's first command: a cluster of three processes t
 	[ -d example/catalog ] || { echo "no example/catalog yet"; return; }
 	go build -o /dev/null ./example/catalog || fail "example/catalog does not build"
 	timeout 120 go run ./example/catalog || fail "go run ./example/catalog: a verdict failed, or it did not end in time"
+}
+
+section_compat() { # members built from this checkout and from the previous commit and release, in one cluster
+	scripts/compat.sh || fail "this revision and another one do not understand each other, or the other one could not be built"
 }
 
 if [ "${1:-}" = -l ]; then
