@@ -21,9 +21,16 @@ type standing struct {
 }
 
 // capped tells whether what this node stores by route r lives a Bound at most: it does not own it, or is not sure to, or has become its
-// owner only lately, so that others may have told somebody else of an invalidation.
+// owner only lately, so that others may tell somebody else of an invalidation.
 func (n *Node) capped(r route, now int64) bool {
-	return !r.owns() || n.standing.tenure.Load().CappedAt(now) || r.m.Gained(r.hash, now)
+	return !r.owns() || n.standing.tenure.Load().CappedAt(now) ||
+		r.m.Gained(r.hash, now, func(id string) bool { return r.m.agrees(id, now) })
+}
+
+// agrees tells whether a member is connected and goes by the same ring.
+func (m *members) agrees(id string, now int64) bool {
+	i := m.Ring.Index(id)
+	return i >= 0 && m.peers[i] != nil && now < m.peers[i].source.LeaseUntil.Load() && m.peers[i].view.Load() == m.Ring.Fingerprint()
 }
 
 // window is how long members may differ in their rings after a change: W of docs/protocol.md.
@@ -64,7 +71,7 @@ func (n *Node) tickDoubt(now int64) {
 		if m.Members[i].Weight >= 0 {
 			leases = append(leases, until)
 		}
-		if now < until && p.view.Load() != m.Ring.Fingerprint() {
+		if now < until && !m.agrees(m.Members[i].ID, now) {
 			differs = true
 		}
 	}

@@ -35,24 +35,27 @@ func (v *View) remember(next *View, window time.Duration, now int64) {
 // Blurred tells whether there were more changes of the ring than Past has.
 func (v *View) Blurred(now int64) bool { return now < v.blurred }
 
-// Gained tells whether another member owned what lies at hash by a ring of the past: that member may have been told of invalidations
-// that this one, its owner now, has not heard of.
-func (v *View) Gained(hash uint64, now int64) bool {
+// Gained tells whether another member owned what lies at hash by a ring of the past and may not know yet that it does not any more: it may be
+// told of invalidations that this one, the owner now, does not hear of. agrees tells whether a member is known to go by the ring in use: it
+// passes on what it is told.
+func (v *View) Gained(hash uint64, now int64, agrees func(id string) bool) bool {
 	if v.Blurred(now) {
 		return true
 	}
 	for i := range v.Past {
 		p := &v.Past[i]
-		if now < p.Until && !v.owned(p.Ring, hash) {
+		if now >= p.Until {
+			continue
+		}
+		o := p.Ring.Owner(hash)
+		if o < 0 {
+			return true
+		}
+		if id := p.Ring.Members()[o].ID; id != v.Me().ID && !agrees(id) {
 			return true
 		}
 	}
 	return false
-}
-
-func (v *View) owned(r *ring.Ring, hash uint64) bool {
-	o := r.Owner(hash)
-	return o >= 0 && r.Members()[o].ID == v.Me().ID
 }
 
 // Electorate returns how many owning members there are, of which a majority has to be heard: those of the ring in use, and no fewer than half

@@ -24,9 +24,10 @@ func TestPastRings(t *testing.T) {
 		t.Fatalf("got %d rings of the past, electorate %d; the first list has none", len(v.Past), v.Electorate(10))
 	}
 	v := set(20, self)
+	agrees := ""
 	gained := func(v *View, now int64) (n int) {
 		for i := range 1000 {
-			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, now) {
+			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, now, func(id string) bool { return id == agrees }) {
 				n++
 			}
 		}
@@ -36,6 +37,11 @@ func TestPastRings(t *testing.T) {
 	if got := gained(v, 24); got < 500 || got > 800 {
 		t.Errorf("gained %d of 1000, want about two thirds", got)
 	}
+	agrees = "b"
+	if got := gained(v, 24); got < 200 || got > 500 {
+		t.Errorf("gained %d of 1000 that do not agree, want about a third", got)
+	}
+	agrees = ""
 	if got := gained(v, 25); got != 0 {
 		t.Errorf("gained %d of 1000 after the window, want none", got)
 	}

@@ -280,8 +280,10 @@ func TestLimits(t *testing.T) {
 		now  int64
 		want string
 	}{
-		{"old", 4*second - 1, "hit v"}, {"old", 4 * second, "nothing"},
-		{"new", 6*second - 1, "hit v"}, {"new", 6 * second, "nothing"},
+		{"old", 4*second - 1, "hit v"},
+		{"old", 4 * second, "nothing"},
+		{"new", 6*second - 1, "hit v"},
+		{"new", 6 * second, "nothing"},
 	} {
 		wantValue(t, s, c.key, c.now, c.want)
 	}
