@@ -57,7 +57,7 @@ func (s *subscription) Renew(nonce uint64) {
 
 // Close implements transport.Subscription.
 func (s *subscription) Close() {
-	s.node.holders.remove(s.life)
+	s.node.holders.remove(s.life, s.node.clock.Exact())
 	s.sub.Close()
 }
 

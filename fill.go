@@ -105,7 +105,8 @@ func (x *fetch[V]) giveBack(req *transport.Request) (transport.Reply, error) {
 }
 
 // giveBack ends a lease by a Fill or Release. If that does not arrive it is sent again in the background for as long as the lease may
-// live and its member is one: those who wait behind it have nobody else to hear from. What arrives twice is refused the second time.
+// live, which is a second where its member is none any more: those who wait behind it have nobody else to hear from. What arrives twice
+// is refused the second time.
 func (ks *keyspace) giveBack(m *members, target int, req *transport.Request) (transport.Reply, error) {
 	n := ks.node
 	rep, err := ks.exchange(n.ctx, m, target, req)
@@ -117,12 +118,17 @@ func (ks *keyspace) giveBack(m *members, target int, req *transport.Request) (tr
 		const pause, maxPause = 20 * time.Millisecond, 500 * time.Millisecond // a member that died leaves many leases at once
 		ctx, cancel := context.WithTimeout(n.ctx, ks.policy.leaseLife())
 		defer cancel()
-		p := m.peers[target].Peer
-		for wait := pause; sleep(ctx, wait) && n.transport.Peer(p.ID()) == p; wait = min(2*wait, maxPause) {
+		id, met := m.peers[target].ID(), n.clock.Exact()
+		for wait := pause; sleep(ctx, wait) && n.clock.Exact()-met < int64(time.Second); wait = min(2*wait, maxPause) {
+			p := n.transport.Peer(id) // another one if it left the members and came back
+			if p == nil {
+				continue
+			}
 			again.Age = time.Duration(n.clock.Exact() - loaded)
 			if rep, err := p.Do(ctx, &again); err == nil && rep.Status != transport.StatusBusy {
 				return
 			}
+			met = n.clock.Exact()
 		}
 	})
 	return rep, err

@@ -19,9 +19,9 @@ type life struct {
 	holder       string
 	member, addr string
 	incarnation  uint64
-	streams      int // it may have two for a while, when it reconnects
+	streams      int // it may have two for a while, when it reconnects; 0: it has a second to come back
 	silent       bool
-	renewed      atomic.Int64 // when it last renewed
+	renewed      atomic.Int64 // when it last renewed, or lost a stream
 }
 
 // silenceGrace is what a silent holder is given before its leases end: it may have been this process that paused, and all that it missed
@@ -30,9 +30,34 @@ const silenceGrace = 2 * tick
 
 // add notes that a holder has opened a stream.
 func (h *holders) add(s *transport.Session, now int64) *life {
-	holder := holderOf(s)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	l := h.lifeLocked(s)
+	l.streams++
+	l.renewed.Store(now)
+	return l
+}
+
+// remove notes that one of its streams has ended.
+func (h *holders) remove(l *life, now int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l.streams--; l.streams == 0 {
+		l.renewed.Store(now)
+	}
+}
+
+// lost notes that a lane of a holder has ended. If it has no stream, and opens none within a second, it is silent.
+func (h *holders) lost(s *transport.Session, now int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l := h.lifeLocked(s); l.streams == 0 {
+		l.renewed.Store(now)
+	}
+}
+
+func (h *holders) lifeLocked(s *transport.Session) *life {
+	holder := holderOf(s)
 	l := h.byID[holder]
 	if l == nil {
 		l = &life{holder: holder, member: s.Member, addr: s.Addr, incarnation: s.Incarnation}
@@ -41,18 +66,7 @@ func (h *holders) add(s *transport.Session, now int64) *life {
 		}
 		h.byID[holder] = l
 	}
-	l.streams++
-	l.renewed.Store(now)
 	return l
-}
-
-// remove notes that one of its streams has ended. Its leases are looked after by Node.Gone from then on.
-func (h *holders) remove(l *life) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if l.streams--; l.streams == 0 {
-		delete(h.byID, l.holder)
-	}
 }
 
 // tickHolders lets the leases of silent holders end, those included that pass to them meanwhile. If one is heard again in time its leases
@@ -64,6 +78,9 @@ func (n *Node) tickHolders(now int64) {
 	for _, l := range n.holders.byID {
 		was := l.silent
 		l.silent = l.isSilent(m, now, int64(n.bound))
+		if was && l.silent && l.streams == 0 {
+			delete(n.holders.byID, l.holder) // with its leases; it is a new life if it comes after all
+		}
 		if !was && !l.silent {
 			continue
 		}

@@ -216,7 +216,11 @@ func (m *model) rare() {
 				delete(m.queued, w)
 			}
 		}
-	case 3, 4, 5:
+	case 3:
+		key, holder, first := m.key(), m.member(), m.now-m.rnd.Int64N(100)
+		last := first + m.rnd.Int64N(100)
+		m.effect("lost", m.s.Lost(key, holder, first, last, m.now), m.n.lost(key, holder, first, last, m.now))
+	case 4, 5:
 		holder, until := m.member(), m.now+m.rnd.Int64N(150)
 		m.s.HolderGone(holder, until)
 		m.n.holderGone(holder, until)

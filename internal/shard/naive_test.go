@@ -207,6 +207,14 @@ func (n *naive) release(key string, grant int, cause Cause, why any, now int64) 
 	return eff
 }
 
+func (n *naive) lost(key, holder string, first, last, now int64) (eff neffect) {
+	k := n.keys[key]
+	if l := k.lease; l != nil && l.holder == holder && l.began >= first && l.began <= last {
+		n.next(k, now, &eff)
+	}
+	return eff
+}
+
 func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
 	k := n.keys[key]
 	if c.View < n.view {

@@ -26,8 +26,7 @@ func (s *Shard) Tick(now int64) (eff Effect) {
 	return eff
 }
 
-// HolderGone says that nothing is heard of holder any more: the leases it has now expire at until, if not earlier. The
-// caller has called Forget for those of its waiters that it cannot reach, so that none of them gets a lease afterwards.
+// HolderGone says that nothing is heard of holder any more: the leases it has now expire at until, if not earlier.
 func (s *Shard) HolderGone(holder string, until int64) {
 	if s.leases.Load() == 0 {
 		return
