@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/ring"
 )
 
 // Invalidate drops the keys everywhere. Call it after the database commit. When it returns nil, no member serves a value
@@ -143,7 +143,7 @@ func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *tellin
 	t := &telling{}
 	var g errgroup.Group
 	g.SetLimit(tellers)
-	for target, part := range ks.byOwner(m, keys) {
+	for target, part := range m.byOwner(ks.name, keys) {
 		if target == m.Self {
 			ks.drop(part, 0)
 			if m.contested {
@@ -169,8 +169,8 @@ func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *tellin
 	return t
 }
 
-// byOwner groups keys by the index of their owner, each key once. Where nobody owns anything there is nothing to tell.
-func (ks *keyspace) byOwner(m *members, keys []string) map[int][]string {
+// byOwner groups keys of a keyspace by the index of their owner, each key once. Where nobody owns anything there is nothing to tell.
+func (m *members) byOwner(keyspace string, keys []string) map[int][]string {
 	parts := make(map[int][]string)
 	seen := make(map[string]bool, len(keys))
 	for _, k := range keys {
@@ -178,7 +178,7 @@ func (ks *keyspace) byOwner(m *members, keys []string) map[int][]string {
 			continue
 		}
 		seen[k] = true
-		if o := m.Ring.Owner(ks.hashOf(k)); o >= 0 {
+		if o := m.Ring.Owner(ring.Hash(keyspace, k)); o >= 0 {
 			parts[o] = append(parts[o], k)
 		}
 	}
@@ -221,9 +221,16 @@ func (ks *keyspace) tellOwner(ctx context.Context, m *members, target int, keys 
 }
 
 func (ks *keyspace) tellOnce(ctx context.Context, m *members, target int, keys []string, flags uint32) error {
-	rep, err := ks.exchange(ctx, m, target, &transport.Request{
-		Op: transport.OpInvalidate, Flags: flags, Keyspace: ks.name, Keys: keys, Budget: 3 * ks.node.bound,
-	})
+	return confirmed(ks.exchange(ctx, m, target, ks.node.invalidateRequest(ks.name, keys, flags)))
+}
+
+// invalidateRequest makes the request to drop keys.
+func (n *Node) invalidateRequest(keyspace string, keys []string, flags uint32) *transport.Request {
+	return &transport.Request{Op: transport.OpInvalidate, Flags: flags, Keyspace: keyspace, Keys: keys, Budget: 3 * n.bound}
+}
+
+// confirmed says what the answer to it means. A member that does not know the keyspace holds nothing of it.
+func confirmed(rep transport.Reply, err error) error {
 	switch {
 	case err != nil:
 		return err
@@ -336,61 +343,6 @@ func (ks *keyspace) tellAll(ctx context.Context, m *members, target int) error {
 		return transport.ErrDown
 	}
 	return ks.tellOnce(ctx, m, target, nil, transport.FlagAll)
-}
-
-// serveInvalidate drops what a peer says has changed. Keys that another member owns by this node's ring are passed on, once (R8).
-func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.Request, rep *transport.Reply) bool {
-	rep.Status = transport.StatusOK
-	ks := n.keyspace(req.Keyspace)
-	if ks == nil {
-		rep.Status = transport.StatusUnknownKeyspace
-		return true
-	}
-	if req.Flags&transport.FlagAll != 0 {
-		ks.dropAll()
-		return true
-	}
-	ks.drop(req.Keys, req.Version)
-	m := n.members.Load()
-	if req.Flags&transport.FlagForwarded != 0 || !m.known {
-		return true
-	}
-	var others []string
-	for _, k := range req.Keys {
-		if o := m.Ring.Owner(ks.hashOf(k)); o >= 0 && o != m.Self {
-			others = append(others, strings.Clone(k))
-		}
-	}
-	if len(others) == 0 {
-		return true
-	}
-	started := n.run("forward", func() {
-		rep := transport.Reply{Status: transport.StatusOK}
-		if err := ks.forward(m, others); err != nil {
-			rep.Status = transport.StatusFailed
-			rep.Failure = transport.Failure{Kind: transport.FailurePartial, Text: cut(err.Error(), transport.MaxFailureText), Member: n.id}
-		}
-		s.Answer(id, &rep)
-	})
-	if !started {
-		rep.Status = transport.StatusBusy
-		return true
-	}
-	return false
-}
-
-// forward passes keys on to the members that own them by this node's ring.
-func (ks *keyspace) forward(m *members, keys []string) error {
-	ctx, cancel := context.WithTimeout(ks.node.ctx, ks.node.bound)
-	defer cancel()
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(tellers)
-	for target, part := range ks.byOwner(m, keys) {
-		for chunk := range chunks(part) {
-			g.Go(func() error { return ks.tellOnce(ctx, m, target, chunk, transport.FlagForwarded) })
-		}
-	}
-	return g.Wait()
 }
 
 // Expire is not available yet: it returns a *ConfigError.

@@ -98,7 +98,7 @@ func (ks *keyspace) repay(now int64) {
 		m := ks.node.members.Load()
 		maps.DeleteFunc(all, func(member string, _ debt) bool { return !ks.repaidAll(m, member) })
 		repaid := make(map[string]debt)
-		for target, part := range ks.byOwner(m, slices.Collect(maps.Keys(keys))) {
+		for target, part := range m.byOwner(ks.name, slices.Collect(maps.Keys(keys))) {
 			for chunk := range chunks(part) {
 				if !ks.repaid(m, target, chunk) {
 					break
