@@ -347,7 +347,7 @@ func (ks *keyspace) set(req *transport.Request, rep *transport.Reply) {
 	ks.local.forget(req.Key)
 	ks.carryOut(eff)
 	switch eff.Outcome {
-	case shard.Stored, shard.Passed:
+	case shard.Stored:
 		rep.Status = transport.StatusStored
 	case shard.Outdated:
 		rep.Status = transport.StatusNotOwner

@@ -36,7 +36,8 @@ func WithVersion(v uint64) SetOption { return func(o *setOptions) { o.version = 
 // forbids it. It returns when the owner has stored it; near copies elsewhere go as after an Invalidate. Where a database is the
 // source of truth Invalidate is the call to use: two writers may reach the owner in another order than the database.
 //
-// stored is false when a condition or a higher version forbade it. Errors: ErrValueTooLarge; *ConfigError for a lifetime that is not
+// stored is false when a condition or a higher version forbade it, and when the value is not to be kept: TTLOf says so, or the owner
+// has no room for it. Then what was resident is gone all the same. Errors: ErrValueTooLarge; *ConfigError for a lifetime that is not
 // positive; *PartialError when the owner did not confirm, or was not asked because ctx had ended; the codec's error, or a *PanicError;
 // ErrInvalidKey; ErrClosed.
 func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) (stored bool, err error) {
@@ -99,6 +100,7 @@ func (c *Cache[V]) setRequest(key string, v V, opts []SetOption) (req *transport
 // setAtOwner finds the owner and stores the value there, and follows a ring that changes meanwhile.
 func (c *Cache[V]) setAtOwner(ctx context.Context, req *transport.Request) (stored bool, member string, err error) {
 	const attempts = 3
+	var last error
 	for range attempts {
 		r := c.route(req.Key)
 		if r.owner < 0 {
@@ -112,13 +114,9 @@ func (c *Cache[V]) setAtOwner(ctx context.Context, req *transport.Request) (stor
 		if err != nil {
 			return false, member, err
 		}
-		switch rep.Status {
-		case transport.StatusStored:
-			return true, member, nil
-		case transport.StatusNotStored:
-			return false, member, nil
-		case transport.StatusUnknownKeyspace:
-			return false, member, errors.New("nearcache: the owner does not have the keyspace")
+		var again bool
+		if stored, again, last = setAnswer(rep.Status); !again {
+			return stored, member, last
 		}
 		select {
 		case <-time.After(time.Duration(1 + rand.Int64N(int64(tick)))):
@@ -126,7 +124,30 @@ func (c *Cache[V]) setAtOwner(ctx context.Context, req *transport.Request) (stor
 			return false, member, ctx.Err()
 		}
 	}
-	return false, member, errors.New("nearcache: members disagree on the owner")
+	return false, member, last
+}
+
+// Why an owner did not take a Set.
+var (
+	errNoKeyspace = errors.New("nearcache: the owner does not have the keyspace")
+	errDisagree   = errors.New("nearcache: members disagree on the owner")
+	errBusy       = errors.New("nearcache: the owner is too busy, or closes")
+)
+
+// setAnswer says what an owner's answer to a Set means, and whether to find the owner and ask again.
+func setAnswer(s transport.Status) (stored, again bool, err error) {
+	switch s {
+	case transport.StatusStored:
+		return true, false, nil
+	case transport.StatusNotStored:
+		return false, false, nil
+	case transport.StatusUnknownKeyspace:
+		return false, false, errNoKeyspace
+	case transport.StatusNotOwner:
+		return false, true, errDisagree
+	default:
+		return false, true, errBusy
+	}
 }
 
 // Peek returns the value of key if it is resident: in this process, or at its owner. It never loads and never waits for a load.
