@@ -24,7 +24,7 @@ type NodeConfig struct {
 	// Listen is the address peers are served on, as host:port; port 0 takes a free one. Empty together with Listener and
 	// Discovery: a cluster of one without a socket.
 	Listen string
-	// Listener serves peers instead of Listen. The node owns it from Start on and closes it.
+	// Listener serves peers instead of Listen. It belongs to the node from the call of Start on, which closes it also when it fails.
 	Listener net.Listener
 	// Advertise is the host:port that the others dial. Default: the listener's address, which must then be one that can be
 	// dialled (not a wildcard).

@@ -76,7 +76,7 @@ func (c Config[V]) policy() policy {
 		maxBytes: c.MaxBytes, nearBytes: c.NearBytes,
 		maxValueBytes: c.MaxValueBytes,
 		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
-		lag:           c.OriginLag,
+		lag:      c.OriginLag,
 		maxLoads: c.MaxLoads,
 		errors:   c.Errors,
 	}

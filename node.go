@@ -73,29 +73,13 @@ const tick = 100 * time.Millisecond
 const drainTimeout = 2 * time.Second
 
 // Start makes a node, serves peers on its listener and begins to watch discovery. It waits at most PeerTimeout for
-// discovery's first answer, and not for peers: see Ready. ctx bounds Start only.
+// discovery's first answer, and not for peers: see Ready. ctx bounds Start only. Whatever it returns, cfg.Listener belongs to it.
 //
-// Errors: *ConfigError; the listener's error.
+// Errors: *ConfigError; the listener's error; the context's, if it had ended before.
 func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
-	cfg, err := cfg.effective()
-	if err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	n := &Node{cfg: cfg, started: time.Now(), bound: cfg.Bound, joined: make(chan struct{}), done: make(chan struct{})}
-	if cfg.Bound < 0 {
-		n.bound = defaultBound
-	}
 	l := cfg.Listener
-	if cfg.Listen != "" {
-		var lc net.ListenConfig
-		if l, err = lc.Listen(ctx, "tcp", cfg.Listen); err != nil {
-			return nil, fmt.Errorf("nearcache: listen on %s: %w", cfg.Listen, err)
-		}
-	}
-	if err := n.identify(l); err != nil {
+	n, err := newNode(ctx, cfg, &l)
+	if err != nil {
 		if l != nil {
 			_ = l.Close() // the first error is the one to tell
 		}
@@ -103,7 +87,7 @@ func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
 	}
 	n.start(l)
 	if cfg.Discovery != nil {
-		wait := time.NewTimer(cfg.PeerTimeout)
+		wait := time.NewTimer(n.cfg.PeerTimeout)
 		defer wait.Stop()
 		select {
 		case <-n.joined:
@@ -112,6 +96,28 @@ func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
 		}
 	}
 	return n, nil
+}
+
+// newNode makes a node that does nothing yet. It puts the listener into l where cfg has none.
+func newNode(ctx context.Context, cfg NodeConfig, l *net.Listener) (*Node, error) {
+	cfg, err := cfg.effective()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if cfg.Listen != "" {
+		var lc net.ListenConfig
+		if *l, err = lc.Listen(ctx, "tcp", cfg.Listen); err != nil {
+			return nil, fmt.Errorf("nearcache: listen on %s: %w", cfg.Listen, err)
+		}
+	}
+	n := &Node{cfg: cfg, started: time.Now(), bound: cfg.Bound, joined: make(chan struct{}), done: make(chan struct{})}
+	if cfg.Bound < 0 {
+		n.bound = defaultBound
+	}
+	return n, n.identify(*l)
 }
 
 // identify settles who this node is.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +88,49 @@ func TestPlaintextIsRefused(t *testing.T) {
 					t.Error(err)
 				}
 			}
+		}
+	}
+}
+
+// closeCounter is a listener that counts its closes.
+type closeCounter struct {
+	net.Listener
+	addr   net.Addr
+	closes atomic.Int64
+}
+
+func (l *closeCounter) Addr() net.Addr { return l.addr }
+
+func (l *closeCounter) Close() error {
+	l.closes.Add(1)
+	return nil
+}
+
+// The listener belongs to Start, whatever it returns: every failure closes it, so that its port is free again.
+func TestStartClosesTheListenerWhenItFails(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7946}
+	for name, tt := range map[string]struct {
+		ctx  context.Context
+		addr net.Addr
+		cfg  nearcache.NodeConfig
+	}{
+		"configuration":     {t.Context(), loopback, nearcache.NodeConfig{Replicas: 2}},
+		"two listeners":     {t.Context(), loopback, nearcache.NodeConfig{Listen: "127.0.0.1:0"}},
+		"context":           {ended, loopback, nearcache.NodeConfig{}},
+		"cannot be dialled": {t.Context(), &net.TCPAddr{IP: net.IPv4zero, Port: 7946}, nearcache.NodeConfig{}},
+		"plaintext":         {t.Context(), &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 7946}, nearcache.NodeConfig{}},
+		"long name":         {t.Context(), loopback, nearcache.NodeConfig{ID: strings.Repeat("x", 256)}},
+	} {
+		l := &closeCounter{addr: tt.addr}
+		tt.cfg.Listener = l
+		n, err := nearcache.Start(tt.ctx, tt.cfg)
+		if n != nil || err == nil {
+			t.Errorf("%s: got %v, %v, want an error", name, n, err)
+		}
+		if got := l.closes.Load(); got != 1 {
+			t.Errorf("%s: closed %d times, want once", name, got)
 		}
 	}
 }
