@@ -68,7 +68,7 @@ type Table struct {
 	view    *View
 	started bool  // discovery has answered
 	changed int64 // when view last did
-	// next is the last list, which is not in use yet; nil: view is. due is when it will be.
+	// next is the last list, which is not in use yet; nil: view is. due is when it will be, 0 for never.
 	next *View
 	due  int64
 	held bool // next waits for Hold
@@ -129,9 +129,6 @@ func (t *Table) Tick(now int64) (changed bool) {
 	}
 	return t.accept(t.next, now)
 }
-
-// Due returns when Tick has something to do, 0 for never.
-func (t *Table) Due() int64 { return t.due }
 
 // Held returns the list that has lost too many members to be believed yet; nil: there is none.
 func (t *Table) Held() *View {

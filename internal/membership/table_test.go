@@ -219,8 +219,8 @@ func TestAShrunkenListIsHeld(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := table.Held() != nil; got != x.held || changed == x.held && !slices.Equal(x.to, list(a)) || table.Due() > 0 != x.held {
-				t.Errorf("held %v, changed %v, due at %d; want held %v", got, changed, table.Due(), x.held)
+			if got := table.Held() != nil; got != x.held || changed == x.held && !slices.Equal(x.to, list(a)) || table.due > 0 != x.held {
+				t.Errorf("held %v, changed %v, due at %d; want held %v", got, changed, table.due, x.held)
 			}
 			if !x.held {
 				return
@@ -228,8 +228,8 @@ func TestAShrunkenListIsHeld(t *testing.T) {
 			if table.Tick(99 + int64(hold)) {
 				t.Error("Tick before the time: got a change")
 			}
-			if !table.Tick(100+int64(hold)) || table.Held() != nil || table.Due() != 0 {
-				t.Errorf("Tick at the time: got %s, due at %d", text(table.View()), table.Due())
+			if !table.Tick(100+int64(hold)) || table.Held() != nil || table.due != 0 {
+				t.Errorf("Tick at the time: got %s, due at %d", text(table.View()), table.due)
 			}
 			if table.Tick(1 << 62) {
 				t.Error("Tick with nothing held: got a change")
@@ -264,7 +264,7 @@ func TestWhileAListIsHeld(t *testing.T) {
 		if got := len(table.View().Members); got != s.members {
 			t.Errorf("step %d: got %d members, want %d", i, got, s.members)
 		}
-		if got := table.Due(); got != s.due {
+		if got := table.due; got != s.due {
 			t.Errorf("step %d: due at %d, want %d", i, got, s.due)
 		}
 	}
@@ -308,8 +308,8 @@ func TestChangesSettle(t *testing.T) {
 		} else {
 			update(t, table, s.list, s.now*ms)
 		}
-		if got := len(table.View().Members); got != s.members || table.Due() != s.due*ms {
-			t.Errorf("step %d: got %d members, due at %d ms, want %d, %d", i, got, table.Due()/ms, s.members, s.due)
+		if got := len(table.View().Members); got != s.members || table.due != s.due*ms {
+			t.Errorf("step %d: got %d members, due at %d ms, want %d, %d", i, got, table.due/ms, s.members, s.due)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (e *PanicError) Unwrap() error {
 //   - *PanicError when load panicked or called runtime.Goexit.
 //
 // Call returns in time even if load ignores its context. Then load goes on alone: it keeps its slot, counts as running and abandoned, and
-// what it returns is dropped. Limiter.Wait waits for it. Otherwise the slot is free when Call returns.
+// what it returns is dropped. Otherwise the slot is free when Call returns.
 func Call[V any](ctx context.Context, l *Limiter, timeout time.Duration, load func(context.Context) (V, error)) (V, error) {
 	var none V
 	place, err := l.acquireSlot(ctx)

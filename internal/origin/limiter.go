@@ -3,7 +3,6 @@ package origin
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,14 +36,9 @@ type Limiter struct {
 	sem   *semaphore.Weighted // nil: unbounded
 	queue time.Duration       // negative: nobody waits
 
-	inUse, waiting, abandoned atomic.Int64
-	loads, shed               atomic.Uint64
-	timeouts, panics          atomic.Uint64
-
-	// mu guards running and idle.
-	mu      sync.Mutex
-	running int64
-	idle    chan struct{} // closed when running falls to 0; nil while nobody waits for that
+	inUse, waiting, running, abandoned atomic.Int64
+	loads, shed                        atomic.Uint64
+	timeouts, panics                   atomic.Uint64
 }
 
 // NewLimiter returns a limiter of maxLoads slots: 0 means DefaultMaxLoads, negative any number. A caller waits for one for at most
@@ -100,35 +94,12 @@ func (l *Limiter) Release() {
 	}
 }
 
-// Wait returns nil when no loader runs any more, or ctx's error.
-func (l *Limiter) Wait(ctx context.Context) error {
-	l.mu.Lock()
-	if l.running == 0 {
-		l.mu.Unlock()
-		return nil
-	}
-	if l.idle == nil {
-		l.idle = make(chan struct{})
-	}
-	idle := l.idle
-	l.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Stats returns the counters.
 func (l *Limiter) Stats() Stats {
-	l.mu.Lock()
-	running := l.running
-	l.mu.Unlock()
 	return Stats{
 		InUse:     l.inUse.Load(),
 		Waiting:   l.waiting.Load(),
-		Running:   running,
+		Running:   l.running.Load(),
 		Abandoned: l.abandoned.Load(),
 		Loads:     l.loads.Load(),
 		Shed:      l.shed.Load(),
@@ -140,23 +111,12 @@ func (l *Limiter) Stats() Stats {
 // begin counts a loader in, end counts it out; abandoned says that its Call has returned.
 func (l *Limiter) begin() {
 	l.loads.Add(1)
-	l.mu.Lock()
-	l.running++
-	l.mu.Unlock()
+	l.running.Add(1)
 }
 
 func (l *Limiter) end(abandoned bool) {
 	if abandoned {
 		l.abandoned.Add(-1)
 	}
-	l.mu.Lock()
-	l.running--
-	var idle chan struct{}
-	if l.running == 0 {
-		idle, l.idle = l.idle, nil
-	}
-	l.mu.Unlock()
-	if idle != nil {
-		close(idle)
-	}
+	l.running.Add(-1)
 }
