@@ -52,6 +52,7 @@ type local interface {
 	resize(nearBytes int64)
 	tick(now int64)
 	nearStats() store.Stats
+	nearExpired(now int64) int64
 	nearView(key string, now int64) *CopyView
 	flying(key string) bool
 }
@@ -168,7 +169,7 @@ func (ks *keyspace) close() {
 func (ks *keyspace) stats() KeyspaceStats {
 	c := &ks.count
 	sh, ne, lim := ks.shard.Stats(), ks.local.nearStats(), ks.limiter.Stats()
-	negative, expired := ks.shard.Census(ks.node.clock.Exact())
+	now := ks.node.clock.Exact()
 	s := KeyspaceStats{
 		NearHits:        uint64(c.nearHits.Load()),
 		OwnerHits:       c.ownerHits.Load(),
@@ -189,8 +190,8 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Invalidations:   c.invalidated.Load(),
 		Evictions:       sh.Evictions + ne.Evictions,
 		Expirations:     sh.Expirations + ne.Expirations,
-		NegativeEntries: negative,
-		HeldExpired:     expired,
+		NegativeEntries: sh.Counted,
+		HeldExpired:     ks.shard.Expired(now) + ks.local.nearExpired(now),
 		NearEntries:     ne.Entries,
 		NearBytes:       ne.Bytes,
 		ShardEntries:    sh.Entries,

@@ -64,6 +64,8 @@ func (c *Cache[V]) tick(now int64) { c.near.Sweep(now) }
 
 func (c *Cache[V]) nearStats() store.Stats { return c.near.Stats() }
 
+func (c *Cache[V]) nearExpired(now int64) int64 { return c.near.Expired(now) }
+
 func (c *Cache[V]) nearView(key string, now int64) *CopyView {
 	it := c.near.Get(key, now)
 	if it == nil {

@@ -54,8 +54,8 @@ type KeyspaceStats struct {
 	Evictions       uint64
 	Expirations     uint64
 	HotKeys         int64 // promoted or pinned here
-	NegativeEntries int64
-	HeldExpired     int64 // expired entries that are not swept yet
+	NegativeEntries int64 // in the shard, expired ones included until they are swept
+	HeldExpired     int64 // expired entries and near copies that are not swept yet
 	NearEntries     int64
 	NearBytes       int64
 	ShardEntries    int64
@@ -86,8 +86,8 @@ type counters struct {
 	invalidated atomic.Uint64
 }
 
-// Stats returns a snapshot. Counters are read one after the other: sums over several of them may be off by what happens meanwhile. It
-// counts the negative and the expired entries by walking over all of them, about 10 ms a million: for a page, not for every request.
+// Stats returns a snapshot. Counters are read one after the other: sums over several of them may be off by what happens meanwhile. Its
+// cost does not depend on the number of entries.
 func (n *Node) Stats() Stats {
 	m := n.members.Load()
 	s := Stats{

@@ -124,5 +124,8 @@ func (c *Cache[V]) Range(yield func(key string, it *Item[V], deadline int64) boo
 	c.store.Range(func(e *store.Entry[Item[V]]) bool { return yield(e.Key, &e.Value, e.Deadline) })
 }
 
+// Expired returns the number of copies that are past their deadline and were not swept yet; see store.Store.Expired.
+func (c *Cache[V]) Expired(now int64) int64 { return c.store.Expired(now) }
+
 // Stats returns the gauges and counters of the store.
 func (c *Cache[V]) Stats() store.Stats { return c.store.Stats() }

@@ -69,6 +69,7 @@ type Shard struct {
 // New makes an empty Shard.
 func New(cfg Config) *Shard {
 	s := &Shard{cfg: cfg, tokens: cfg.Tokens, store: store.New[Value](store.Config{MaxBytes: cfg.MaxBytes})}
+	s.store.Count(func(v *Value) bool { return v.Absent })
 	if s.tokens == nil {
 		s.tokens = new(atomic.Uint64)
 	}
@@ -130,25 +131,15 @@ func (s *Shard) Range(yield func(key string, v *Value) bool) {
 	s.store.Range(func(e *store.Entry[Value]) bool { return yield(e.Key, &e.Value) })
 }
 
-// Census counts the negative entries and the ones past their lifetime, kept as stale copies or not swept yet. It walks
-// all entries: for a page of statistics, not for a path that is taken often.
-func (s *Shard) Census(now int64) (negative, expired int64) {
-	for _, v := range s.Range {
-		if !s.Fresh(v, now) {
-			expired++
-		} else if v.Absent {
-			negative++
-		}
-	}
-	return negative, expired
-}
+// Expired returns the number of entries that are past their hard end and were not swept yet; see store.Store.Expired.
+func (s *Shard) Expired(now int64) int64 { return s.store.Expired(now) }
 
 // Resize changes the budget and evicts at once what exceeds it.
 func (s *Shard) Resize(maxBytes int64) { s.store.Resize(maxBytes) }
 
 // Stats are the shard's counters.
 type Stats struct {
-	store.Stats
+	store.Stats          // Counted: the negative entries
 	Leases        int64  // live
 	Waiters       int64  // queued behind them
 	Rejected      uint64 // fills refused: the lease was no longer live, or a higher version is known

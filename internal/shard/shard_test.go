@@ -202,11 +202,11 @@ func TestStatsAndRange(t *testing.T) {
 	if want := map[string]bool{"b": false, "c": true}; !reflect.DeepEqual(seen, want) {
 		t.Fatalf("Range: got %v, want %v", seen, want)
 	}
-	if negative, expired := s.Census(1); negative != 1 || expired != 0 {
-		t.Fatalf("Census: got %d, %d, want one negative entry", negative, expired)
+	if negative, expired := s.Stats().Counted, s.Expired(1); negative != 1 || expired != 0 {
+		t.Fatalf("got %d negative, %d expired, want one negative entry", negative, expired)
 	}
-	if negative, expired := s.Census(second); negative != 0 || expired != 1 {
-		t.Fatalf("Census after its lifetime: got %d, %d, want one expired entry", negative, expired)
+	if negative, expired := s.Stats().Counted, s.Expired(second); negative != 1 || expired != 1 {
+		t.Fatalf("after its lifetime: got %d negative, %d expired, want both", negative, expired)
 	}
 	s.Tick(2 * second)
 	if n := s.Stats().Entries; n != 1 {

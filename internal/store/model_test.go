@@ -234,8 +234,11 @@ func (n *naive) sweep(now int64) int {
 	return freed
 }
 
+// counted is what the model's store counts.
+func counted(v *int) bool { return *v%3 == 0 }
+
 // same compares a store of one shard with its model.
-func (n *naive) same(t *testing.T, s *Store[int]) {
+func (n *naive) same(t *testing.T, s *Store[int], now int64) {
 	t.Helper()
 	sh := &s.shards[0]
 	for _, q := range []struct {
@@ -267,8 +270,20 @@ func (n *naive) same(t *testing.T, s *Store[int]) {
 		Entries: int64(len(n.entries)), Bytes: total(n.window) + total(n.main), MaxBytes: n.maxBytes,
 		Evictions: n.evictions, Expirations: n.expirations, TooLarge: n.tooLarge,
 	}
+	expired := int64(0)
+	for _, e := range n.entries {
+		if counted(&e.value) {
+			want.Counted++
+		}
+		if e.deadline <= now {
+			expired++
+		}
+	}
 	if got != want {
 		t.Fatalf("Stats = %+v, want %+v", got, want)
+	}
+	if got := s.Expired(now); got != expired {
+		t.Fatalf("Expired = %d, want %d", got, expired)
 	}
 }
 
@@ -302,6 +317,7 @@ func TestModel(t *testing.T) {
 func runModel(t *testing.T, maxBytes, maxEntries int64, seed uint64) {
 	t.Helper()
 	s := New[int](Config{MaxBytes: maxBytes, MaxEntries: maxEntries, Shards: 1, hash: stableHash})
+	s.Count(counted)
 	limit := maxEntries
 	if limit == 0 {
 		limit = math.MaxInt64
@@ -358,7 +374,7 @@ func runModel(t *testing.T, maxBytes, maxEntries int64, seed uint64) {
 			}
 		}
 		if version%50 == 0 || maxEntries < 10 && maxEntries > 0 {
-			n.same(t, s)
+			n.same(t, s, now)
 		}
 		if version%1000 == 0 {
 			check(t, s)

@@ -29,7 +29,9 @@ type shard[V any] struct {
 	evictions     uint64
 	expirations   uint64
 	tooLarge      uint64
-	_             [64]byte // the next shard's index pointer is on another line
+	counts        func(*V) bool // see Store.Count; nil: none
+	counted       int64         // resident entries for which it is true
+	_             [64]byte      // the next shard's index pointer is on another line
 }
 
 func (sh *shard[V]) init(maxBytes, maxEntries int64) {
@@ -71,6 +73,14 @@ func (sh *shard[V]) insert(e *Entry[V], now int64) {
 	q.push(e)
 	sh.due.add(e, now)
 	x.insert(e)
+	sh.count(e, 1)
+}
+
+// count notes that e comes, or goes.
+func (sh *shard[V]) count(e *Entry[V], n int64) {
+	if sh.counts != nil && sh.counts(&e.Value) {
+		sh.counted += n
+	}
 }
 
 // replace puts e in the place of old, which has the same key. An old entry that had expired was missed by a reader:
@@ -85,6 +95,8 @@ func (sh *shard[V]) replace(old, e *Entry[V], now int64) {
 	sh.due.remove(old)
 	sh.due.add(e, now)
 	sh.index.Load().swap(old, e)
+	sh.count(old, -1)
+	sh.count(e, 1)
 }
 
 // unlink takes e out of everything.
@@ -92,6 +104,7 @@ func (sh *shard[V]) unlink(e *Entry[V]) {
 	sh.index.Load().remove(e)
 	sh.queueOf(e).remove(e)
 	sh.due.remove(e)
+	sh.count(e, -1)
 }
 
 func (sh *shard[V]) queueOf(e *Entry[V]) *queue[V] {

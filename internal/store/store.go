@@ -223,9 +223,29 @@ func (s *Store[V]) DeleteFunc(del func(*Entry[V]) bool) int {
 	return total
 }
 
+// Count lets Stats.Counted be the number of entries for which is returns true, a pure function of the value. It is called before anything else.
+func (s *Store[V]) Count(is func(*V) bool) {
+	for i := range s.shards {
+		s.shards[i].counts = is
+	}
+}
+
+// Expired returns the number of entries that are past their deadline and still there. Its cost does not depend on the number of
+// entries, but on how many are due and were not swept.
+func (s *Store[V]) Expired(now int64) (n int64) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		n += int64(sh.due.overdue(now))
+		sh.mu.Unlock()
+	}
+	return n
+}
+
 // Stats are a store's gauges and counters.
 type Stats struct {
 	Entries     int64
+	Counted     int64 // of these, the ones that Count is about
 	Bytes       int64 // keys, values and overhead of the entries
 	MaxBytes    int64
 	Evictions   uint64 // entries that left, or did not get in, for want of room
@@ -240,6 +260,7 @@ func (s *Store[V]) Stats() Stats {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		t.Entries += int64(sh.entries())
+		t.Counted += sh.counted
 		t.Bytes += sh.bytes()
 		t.MaxBytes += sh.maxBytes
 		t.Evictions += sh.evictions

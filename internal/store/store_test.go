@@ -565,6 +565,7 @@ func TestAllocations(t *testing.T) {
 		{"Find", 0, func() { s.Find("present") }},
 		{"transaction", 0, func() { tx := s.Begin("absent"); tx.Entry(); tx.Delete(); tx.End() }},
 		{"Sweep", 0, func() { s.Sweep(0) }},
+		{"Stats", 0, func() { s.Stats(); s.Expired(0) }},
 		{"replacement", 1, func() { put(s, "present", value, 1, 100, 0) }},
 		{"insert", 2, func() { put(s, "another", value, 1, 100, 0); del(s, "another") }},
 	}

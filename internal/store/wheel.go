@@ -117,6 +117,32 @@ func (w *wheel[V]) expired(now int64, budget *int, yield func(*Entry[V])) {
 	}
 }
 
+// overdue returns how many entries are past their deadline at now. It looks at the entries of buckets that are due in part, and counts those
+// that are due as a whole: while expired is called as it should be, a bucket or two.
+func (w *wheel[V]) overdue(now int64) (n int) {
+	end := now >> tickBits
+	for level, l := range w.levels {
+		if l == nil || l.n == 0 {
+			continue
+		}
+		shift := slotBits * level
+		first, last := (w.tick+1<<shift-1)>>shift, end>>shift // what lies before first has been spread already
+		for slot := first; slot <= min(last, first+wheelSlots-1); slot++ {
+			b := l.buckets[slot&(wheelSlots-1)]
+			if level == 0 && slot < end {
+				n += len(b)
+				continue
+			}
+			for _, e := range b {
+				if e.Deadline <= now {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
 // skip moves the wheel over ticks at which nothing can happen, up to end.
 func (w *wheel[V]) skip(end int64) {
 	if w.n == 0 {

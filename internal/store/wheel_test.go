@@ -34,6 +34,7 @@ func TestWheel(t *testing.T) {
 				}
 			default:
 				now += r.Int64N(int64(life[r.IntN(5)]))
+				checkOverdue(t, &w, in, now)
 				drainWheel(t, &w, in, now, 1+r.IntN(20))
 			}
 			due := 0
@@ -42,10 +43,24 @@ func TestWheel(t *testing.T) {
 					due++
 				}
 			}
+			checkOverdue(t, &w, in, now)
 			if w.n != due {
 				t.Fatalf("seed %d: %d entries counted, want %d", seed, w.n, due)
 			}
 		}
+	}
+}
+
+func checkOverdue(t *testing.T, w *wheel[int], in map[*Entry[int]]bool, now int64) {
+	t.Helper()
+	over := 0
+	for e := range in {
+		if e.Deadline <= now {
+			over++
+		}
+	}
+	if got := w.overdue(now); got != over {
+		t.Fatalf("at %d: %d entries overdue, want %d", now, got, over)
 	}
 }
 
