@@ -50,7 +50,8 @@ type local interface {
 	// underWay returns the number of flights.
 	underWay() int
 	resize(nearBytes int64)
-	tick(now int64)
+	// sweep frees expired near copies and returns their number.
+	sweep(now int64) int
 	nearStats() store.Stats
 	nearExpired(now int64) int64
 	nearView(key string, now int64) *CopyView
@@ -128,9 +129,14 @@ func (ks *keyspace) dropped(key string) {
 // tick looks after what ends by itself.
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
-	ks.local.tick(now)
 	ks.own.tick(now)
 	ks.repay(now)
+}
+
+// sweep frees what has expired, and returns how much, and how much there was.
+func (ks *keyspace) sweep(now int64) (freed, held int64) {
+	freed = int64(ks.shard.Sweep(now) + ks.local.sweep(now))
+	return freed, freed + ks.shard.Stats().Entries + ks.local.nearStats().Entries
 }
 
 // moved follows a change of the ring: what this node did not own before or does not own now is dropped, near copies all.

@@ -60,7 +60,7 @@ func (c *Cache[V]) flying(key string) bool { return c.flights.Current(key) != ni
 
 func (c *Cache[V]) resize(nearBytes int64) { c.near.Resize(nearBytes) }
 
-func (c *Cache[V]) tick(now int64) { c.near.Sweep(now) }
+func (c *Cache[V]) sweep(now int64) int { return c.near.Sweep(now) }
 
 func (c *Cache[V]) nearStats() store.Stats { return c.near.Stats() }
 

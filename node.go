@@ -66,7 +66,7 @@ type Node struct {
 	wg      sync.WaitGroup
 }
 
-// tick is how often leases, waiters and expired entries are looked after.
+// tick is how often leases and waiters are looked after.
 const tick = 100 * time.Millisecond
 
 // drainTimeout is how long Close waits for calls under way when its context allows longer.
@@ -282,23 +282,29 @@ func (n *Node) run(name string, f func()) bool {
 	return true
 }
 
-// tick looks after what ends by itself.
+// tick looks after what ends by itself: leases and waiters ten times a second, expired entries as often as it pays.
 func (n *Node) tick() {
-	t := time.NewTicker(tick)
+	pause, next := tick, n.clock.Exact()+int64(tick)
+	t := time.NewTimer(pause)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			now := n.clock.Exact()
-			n.tickMembers(now)
-			n.tickDoubt(now)
-			n.tickHolders(now)
-			for _, ks := range *n.keyspaces.Load() {
-				ks.tick(now)
-			}
 		case <-n.ctx.Done():
 			return
 		}
+		now := n.clock.Exact()
+		all := *n.keyspaces.Load()
+		if now >= next {
+			next = now + int64(tick)
+			n.tickMembers(now)
+			n.tickHolders(now)
+			for _, ks := range all {
+				ks.tick(now)
+			}
+		}
+		pause = sweep(all, now, pause)
+		t.Reset(pause)
 	}
 }
 

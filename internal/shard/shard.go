@@ -131,6 +131,9 @@ func (s *Shard) Range(yield func(key string, v *Value) bool) {
 	s.store.Range(func(e *store.Entry[Value]) bool { return yield(e.Key, &e.Value) })
 }
 
+// Sweep frees expired entries and returns their number; see store.Store.Sweep.
+func (s *Shard) Sweep(now int64) int { return s.store.Sweep(now) }
+
 // Expired returns the number of entries that are past their hard end and were not swept yet; see store.Store.Expired.
 func (s *Shard) Expired(now int64) int64 { return s.store.Expired(now) }
 

@@ -208,7 +208,7 @@ func TestStatsAndRange(t *testing.T) {
 	if negative, expired := s.Stats().Counted, s.Expired(second); negative != 1 || expired != 1 {
 		t.Fatalf("after its lifetime: got %d negative, %d expired, want both", negative, expired)
 	}
-	s.Tick(2 * second)
+	s.Sweep(2 * second)
 	if n := s.Stats().Entries; n != 1 {
 		t.Fatalf("entries after the negative one expired: got %d, want 1", n)
 	}

@@ -3,11 +3,10 @@ package shard
 // tickDeadlines bounds what one Tick does in one table: some hundred microseconds under its lock.
 const tickDeadlines = 1024
 
-// Tick does what time demands: expired leases pass to the longest waiter, waiters whose Until has come are answered
-// TimedOut, expired entries are removed. Its work is bounded; what it leaves is done by the next one. Called every 100 ms
+// Tick does what time demands of leases: expired ones pass to the longest waiter, waiters whose Until has come are answered
+// TimedOut. Its work is bounded; what it leaves is done by the next one. Called every 100 ms
 // or so; the precision of all deadlines is that period.
 func (s *Shard) Tick(now int64) (eff Effect) {
-	eff.Dropped = s.store.Sweep(now)
 	if s.leases.Load() == 0 {
 		return eff
 	}

@@ -402,18 +402,18 @@ func TestHeldExpired(t *testing.T) {
 			put(s, fmt.Sprint(ms, i), 0, 100, now+int64(time.Second), now)
 		}
 		if ms < 2000 {
-			if ms%20 == 0 {
+			if ms%12 == 0 {
 				s.Sweep(now)
 			}
 			continue
 		}
 		held := float64(s.Stats().Entries)/(1000*perMs) - 1
 		worst = max(worst, held)
-		if ms%20 == 0 {
+		if ms%12 == 0 {
 			s.Sweep(now)
 		}
 	}
-	if worst > 0.05 {
+	if worst > 0.02 {
 		t.Errorf("%.1f %% of the live entries were held expired", 100*worst)
 	}
 }

@@ -2,9 +2,9 @@ package store
 
 import "math"
 
-// wheel finds the entries whose deadline has passed: deadline buckets of 2^24 ns (17 ms) for the next second, and three
+// wheel finds the entries whose deadline has passed: deadline buckets of 2^22 ns (4 ms) for the next quarter of a second, and four
 // coarser levels, whose buckets are spread over the finer level when their time comes (hierarchical timing
-// wheels, Varghese and Lauck, 1987). Adding and removing are O(1), an entry is moved three times at most however
+// wheels, Varghese and Lauck, 1987). Adding and removing are O(1), an entry is moved four times at most however
 // long it lives, and the memory does not depend on how far the deadlines lie apart. The zero wheel is empty.
 type wheel[V any] struct {
 	levels [wheelLevels]*wheelLevel[V]
@@ -18,10 +18,10 @@ type wheelLevel[V any] struct {
 }
 
 const (
-	tickBits    = 24
+	tickBits    = 22
 	slotBits    = 6
 	wheelSlots  = 1 << slotBits
-	wheelLevels = 4      // the horizon is 2^(24+4*6) ns, 78 hours; later deadlines wait in its last bucket
+	wheelLevels = 5      // the horizon is 2^(22+5*6) ns, 52 days; later deadlines wait in its last bucket
 	noBucket    = 0xffff // Entry.bucket of an entry without a deadline
 	keepBucket  = 128    // an emptied bucket keeps at most this capacity
 	never       = math.MaxInt64
@@ -89,7 +89,7 @@ func (w *wheel[V]) unplace(e *Entry[V]) {
 
 // expired takes at most *budget steps, each of which moves an entry to a finer bucket or takes one out that is past its
 // deadline, and yields the latter. What is left of the budget tells that everything due was yielded: all entries whose
-// deadline lies a tick (17 ms) or more before now.
+// deadline lies a tick (4 ms) or more before now.
 func (w *wheel[V]) expired(now int64, budget *int, yield func(*Entry[V])) {
 	for end := now >> tickBits; w.tick < end; w.tick++ {
 		w.skip(end)
