@@ -58,7 +58,7 @@ type NodeConfig struct {
 	Plaintext bool
 	// ShowKeys tells who sees whole keys in Handler. Nil: loopback requests only; others see them shortened.
 	ShowKeys func(*http.Request) bool
-	// Logger receives events, never requests. Nil: discard.
+	// Logger receives events, never requests. It must not block. Nil: discard.
 	Logger *slog.Logger
 }
 
@@ -142,6 +142,7 @@ func (c NodeConfig) effective() (NodeConfig, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Logger = slog.New(safeLog{c.Logger.Handler()})
 	return c, p.err()
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearcache/nearcache/internal/clock"
+	"github.com/nearcache/nearcache/internal/foreign"
 	"github.com/nearcache/nearcache/internal/membership"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
@@ -314,7 +315,7 @@ func (n *Node) discover() {
 	var ends news
 	var answered int64
 	for {
-		err := n.cfg.Discovery.Watch(n.ctx, n.setMembers)
+		err := n.watch()
 		if n.ctx.Err() != nil {
 			return
 		}
@@ -333,6 +334,14 @@ func (n *Node) discover() {
 			return
 		}
 	}
+}
+
+// watch runs the discovery until it gives up, in whatever way. One that ignores its context is waited for by Close, but not for ever.
+func (n *Node) watch() error {
+	_, err := foreign.Call(context.WithoutCancel(n.ctx), "Discovery.Watch", func() (struct{}, error) {
+		return struct{}{}, n.cfg.Discovery.Watch(n.ctx, n.setMembers)
+	}, nil)
+	return err
 }
 
 // keyspace returns the open keyspace of that name, or nil. name may alias a buffer.
@@ -431,7 +440,7 @@ func (n *Node) budget(all map[string]*keyspace) {
 
 // Close leaves the cluster and stops the node: calls that come later get ErrClosed; those under way have until ctx ends, at most
 // 2 s, and then get ErrClosed; peers are told, connections and streams end, and every goroutine of the node stops, save
-// loaders that ignore their context. It may be called many times; each call waits for the end.
+// those in functions of the application that ignore their context or do not return: it waits 8 s for them at most. It may be called many times; each call waits for the end.
 //
 // Errors: the context's, when it ended before the node had stopped; the rest of the work goes on then.
 func (n *Node) Close(ctx context.Context) error {
@@ -473,20 +482,33 @@ func (n *Node) close(ctx context.Context) {
 	n.cancel()
 	// 3. The wire.
 	if n.transport != nil {
-		if err := n.transport.Close(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-			n.cfg.Logger.Warn("closing the transport", "error", err)
-		}
+		await(func() { _ = n.transport.Close(ctx) }) // its error is that ctx has ended
 	}
 	// 4. The node's own goroutines.
 	n.runMu.Lock()
 	n.stopped = true
 	n.runMu.Unlock()
-	n.wg.Wait()
+	await(n.wg.Wait)
 	// 5. The memory.
 	for _, ks := range *n.keyspaces.Load() {
 		ks.close()
 	}
 	n.clock.Close()
+}
+
+// await waits for the end of f, but not for ever: it may be in a function of the application that does not return.
+func await(f func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f()
+	}()
+	patience := time.NewTimer(2 * drainTimeout)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
+	}
 }
 
 // underWay returns the number of flights of all keyspaces.

@@ -38,7 +38,7 @@ var layout = map[string]room{
 	".": {
 		project: []string{
 			"near", "peers", "ring", "singleflight", "invalidation",
-			"internal/clock", "internal/counter", "internal/membership", "internal/origin", "internal/shard", "internal/store", "internal/transport",
+			"internal/clock", "internal/counter", "internal/foreign", "internal/membership", "internal/origin", "internal/shard", "internal/store", "internal/transport",
 		},
 		external: []string{syncLib, simplelru, xxhashLib},
 		files:    map[string][]string{"codec.go": {protobufLib}},
@@ -58,12 +58,13 @@ var layout = map[string]room{
 
 	"internal/clock":      {},
 	"internal/counter":    {passive: true},
+	"internal/foreign":    {},
 	"internal/membership": {project: []string{"peers", "ring"}, passive: true},
 	"internal/store":      {project: []string{"internal/counter"}, external: []string{simplelru, xxhashLib}, passive: true, tests: []string{zstdLib}},
 	"internal/shard":      {project: []string{"internal/store", "internal/counter"}, external: []string{simplelru}, passive: true},
 	"internal/origin":     {project: []string{"internal/counter"}, external: []string{syncLib}},
 	"internal/transport": {
-		project:  []string{protoPkg, "internal/clock", "internal/counter"},
+		project:  []string{protoPkg, "internal/clock", "internal/counter", "internal/foreign"},
 		external: []string{grpcLib, protobufLib},
 		tests:    []string{"peers/peerstest"},
 	},

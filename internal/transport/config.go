@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/nearcache/nearcache/internal/foreign"
 )
 
 // ProtocolVersion is the version of peer.proto's meaning. Members of different versions refuse each other; fields that an older
@@ -129,11 +131,22 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Dial == nil {
+	if dial := cfg.Dial; dial != nil {
+		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return foreign.Call(ctx, "Dial", func() (net.Conn, error) { return dial(ctx, addr) }, closeLate)
+		}
+	} else {
 		cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", addr)
 		}
 	}
 	return cfg
+}
+
+// closeLate closes a connection that nobody waits for any more.
+func closeLate(c net.Conn) {
+	if c != nil {
+		_ = c.Close() // nobody is left to tell
+	}
 }

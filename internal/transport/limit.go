@@ -1,9 +1,12 @@
 package transport
 
 import (
+	"context"
 	"net"
 	"sync"
 	"syscall"
+
+	"github.com/nearcache/nearcache/internal/foreign"
 )
 
 // Limits of incoming connections. A member has two; while it reconnects, the former ones may still be open.
@@ -19,6 +22,8 @@ const (
 type limited struct {
 	net.Listener
 	limit func() (total, perHost int)
+	ctx   context.Context //nolint:containedctx // the listener's life: ends with Close
+	end   context.CancelFunc
 
 	mu    sync.Mutex // guards the fields below. It is a leaf
 	open  map[net.Conn]string
@@ -26,13 +31,14 @@ type limited struct {
 }
 
 func newLimited(l net.Listener, limit func() (total, perHost int)) *limited {
-	return &limited{Listener: l, limit: limit, open: make(map[net.Conn]string), hosts: make(map[string]int)}
+	ctx, end := context.WithCancel(context.Background())
+	return &limited{Listener: l, limit: limit, ctx: ctx, end: end, open: make(map[net.Conn]string), hosts: make(map[string]int)}
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. A listener that panics has failed.
 func (l *limited) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		c, err := foreign.Call(l.ctx, "Listener.Accept", l.Listener.Accept, closeLate)
 		if err != nil {
 			return nil, err
 		}
@@ -40,6 +46,15 @@ func (l *limited) Accept() (net.Conn, error) {
 			return c, nil
 		}
 	}
+}
+
+// Close implements net.Listener. It does not wait for a listener that hangs.
+func (l *limited) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	defer l.end()
+	_, err := foreign.Call(ctx, "Listener.Close", func() (struct{}, error) { return struct{}{}, l.Listener.Close() }, nil)
+	return err
 }
 
 // admit counts c, or closes it and returns nil.

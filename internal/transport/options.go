@@ -75,9 +75,9 @@ func (t *Transport) dialBy(d dialer, addr string, window int32) (*grpc.ClientCon
 	)
 }
 
-// modern returns cfg with at least TLS 1.3: members are never older than that.
+// modern returns cfg with at least TLS 1.3: members are never older than that. Its callbacks cannot harm more than their handshake.
 func modern(cfg *tls.Config) *tls.Config {
-	cfg = cfg.Clone()
+	cfg = guarded(cfg)
 	cfg.MinVersion = max(cfg.MinVersion, tls.VersionTLS13)
 	return cfg
 }
