@@ -42,7 +42,7 @@ var layout = map[string]room{
 		},
 		external: []string{syncLib, simplelru, xxhashLib},
 		files:    map[string][]string{"codec.go": {protobufLib}},
-		tests:    []string{"peers/peerstest", "internal/testcluster", protobufLib, zstdLib},
+		tests:    []string{"peers/peerstest", "internal/testcluster", protoPkg, grpcLib, protobufLib, zstdLib}, // a hostile peer is a client of its own
 	},
 
 	// The rooms: none of these knows another but through what stands here.
