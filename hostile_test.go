@@ -56,6 +56,7 @@ func newHostile(tb testing.TB, network *peerstest.Network, addr string) *hostile
 	var err error
 	h.conn, err = grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }),
+		grpc.WithStaticStreamWindowSize(64<<10), // what it does not read itself is no memory of the other end
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(passing{}), grpc.MaxCallRecvMsgSize(32<<20)))
 	if err != nil {
 		tb.Fatal(err)

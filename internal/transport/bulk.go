@@ -162,15 +162,20 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 	}
 }
 
-// fit makes an answer small enough for a lane: one with a large value is kept for the asker, who comes for it on the bulk connection.
+// fit makes an answer small enough for a lane: one with a large value is kept for the asker.
 func (t *Transport) fit(s *Session, rep *Reply) {
-	if len(rep.Value) <= InlineValueBytes {
-		return
+	if len(rep.Value) > InlineValueBytes {
+		t.park(s, rep)
 	}
+}
+
+// park keeps an answer for the asker, who comes for it on the bulk connection.
+func (t *Transport) park(s *Session, rep *Reply) {
 	*rep = Reply{
 		Status: StatusLarge, Size: uint64(len(rep.Value)),
 		Token: Token{Incarnation: t.cfg.Self.Incarnation, Number: t.parcels.keep(s.Member, *rep, t.now())},
 	}
+	t.parcels.sweepIn(parcelLife, t.now)
 }
 
 // parcels keeps large answers until their askers come for them, so that they get what they were told of, and the handler is asked
@@ -182,6 +187,7 @@ type parcels struct {
 	bytes int
 	kept  map[uint64]parcel
 	order []uint64 // numbers, the oldest first; some are gone
+	timer bool     // a sweep is due
 }
 
 type parcel struct {
@@ -201,6 +207,12 @@ func (ps *parcels) keep(member string, rep Reply, now int64) uint64 {
 	ps.kept[ps.last] = parcel{member, rep, now}
 	ps.bytes += len(rep.Value)
 	ps.order = append(ps.order, ps.last)
+	ps.trimLocked(now)
+	return ps.last
+}
+
+// trimLocked forgets the oldest parcels, as far as they are too many or too old.
+func (ps *parcels) trimLocked(now int64) {
 	for len(ps.order) > 0 {
 		p, ok := ps.kept[ps.order[0]]
 		if ok && ps.bytes <= maxParcelBytes && len(ps.order) <= maxParcels && now-p.at < int64(parcelLife) {
@@ -209,7 +221,26 @@ func (ps *parcels) keep(member string, rep Reply, now int64) uint64 {
 		ps.removeLocked(ps.order[0])
 		ps.order = ps.order[1:]
 	}
-	return ps.last
+}
+
+// sweepIn has what nobody comes for forgotten, after d and then until nothing is kept.
+func (ps *parcels) sweepIn(d time.Duration, now func() int64) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.timer {
+		return
+	}
+	ps.timer = true
+	time.AfterFunc(d, func() {
+		ps.mu.Lock()
+		ps.trimLocked(now())
+		left := len(ps.order) > 0
+		ps.timer = false
+		ps.mu.Unlock()
+		if left {
+			ps.sweepIn(d, now)
+		}
+	})
 }
 
 // take returns and forgets an answer, older by the time that it was kept.

@@ -3,6 +3,7 @@ package transport
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,7 @@ const maxMemberStreams = 64
 //
 // Any other process that claims the ID is refused. Whoever lost it is refused with its next frame.
 type claims struct {
-	// mu guards the fields below, and the sessions of claims. It is a leaf.
+	// mu guards the fields below, and the sessions and bulks of claims. It is a leaf.
 	mu   sync.Mutex
 	held map[string]*claim // by member
 }
@@ -32,6 +33,10 @@ type claim struct {
 	incarnation uint64
 	sessions    map[*Session]struct{}
 	bulks       int // of sessions
+
+	// Of its lanes together: see Session.
+	pending atomic.Int64 // answers that are owed
+	late    atomic.Int64 // bytes of the values that are not sent yet
 }
 
 // enter lets s speak for its member. listed is the member's address on this member's list, empty if it is not on it. It fails with the

@@ -152,3 +152,50 @@ func FuzzLane(f *testing.F) {
 		}
 	})
 }
+
+// What a member is owed is counted for its lanes together, and nothing of a lane that ended counts any more.
+func TestOwedToAMember(t *testing.T) {
+	var other *Session
+	held, reached := 0, int64(0)
+	h := &node{serve: func(s *Session, id uint32, req *Request, _ *Reply) bool {
+		if req.Key == "late" {
+			s.Answer(id, &Reply{Status: StatusHit, Value: make([]byte, InlineValueBytes), HasValue: true})
+		}
+		held++
+		reached = max(reached, s.claim.late.Load())
+		return false
+	}}
+	tr := New(testConfig(newMemory(), "b", h))
+	self := &hello{Protocol: ProtocolVersion, Cluster: "test", Member: "a", Addr: "a", Incarnation: 1}
+	other, err := tr.newSession(self, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tape := &tape{t: t, codec: tr.codec, asked: map[uint32]int{}, final: map[uint32]int{}, waiting: map[uint32]int{}}
+	tape.rest = record(encoded(t, tr, &requestFrame{Hello: self}))
+	for frame := range 100 {
+		f := &requestFrame{}
+		for i := range MaxBatchOps {
+			key := "never"
+			if (frame+i)%2 == 0 {
+				key = "late"
+			}
+			f.add(uint32(frame*MaxBatchOps+i), get(key))
+		}
+		tape.rest = append(tape.rest, record(encoded(t, tr, f))...)
+	}
+	const others = maxPending - 5000 // are owed to the member's other lane
+	other.claim.pending.Store(others)
+	_ = serveLane(tr, tape)
+	if held < 5000 || held >= 100*MaxBatchOps {
+		t.Errorf("the handler was asked %d of %d times, want no more once %d answers are owed", held, 100*MaxBatchOps, maxPending)
+	}
+	if reached > maxLateBytes {
+		t.Errorf("%d bytes of late answers were kept, want at most %d", reached, maxLateBytes)
+	}
+	if n, b := other.claim.pending.Load(), other.claim.late.Load(); n != others || b != 0 {
+		t.Errorf("%d answers and %d bytes are still counted for a lane that has ended", n-others, b)
+	}
+	tr.claims.leave(other)
+	shut(t, tr)
+}

@@ -11,8 +11,11 @@ import (
 const (
 	// replyBytes is the size of values from which a frame of answers is sent: it is what gRPC lets a stream have unwritten.
 	replyBytes = 64 << 10
-	// maxPending is how many answers a session may owe; a peer that keeps its own limits does not get there.
-	maxPending = maxBatched + maxWaiting
+	// maxPending is how many answers a member may be owed; one that keeps its own limits does not get there.
+	maxPending = defaultLanes * (maxBatched + maxWaiting)
+	// maxLateBytes is how much of late answers is kept for a member that does not read them. What is above it becomes parcels. Lower: those who
+	// read, but slower than loads end, have to come for their answers; higher: more memory for those who never read.
+	maxLateBytes = 4 << 20
 )
 
 // Session is a stream, or one bulk request, of a member that asks this one. Safe for concurrent use.
@@ -25,7 +28,7 @@ type Session struct {
 	t        *Transport
 	view     atomic.Uint64
 	heard    atomic.Int64 // when it last sent something, by Transport.now
-	claim    *claim       // guarded by claims.mu
+	claim    *claim       // set by claims.enter
 	replaced atomic.Bool  // another process has its member's ID now
 	pending  atomic.Int64 // answers that the handler owes; for a moment one too few, when an answer overtakes Serve's return
 	single   chan Reply   // capacity 1; of a bulk request, else nil
@@ -38,6 +41,7 @@ type Session struct {
 	mu      sync.Mutex
 	gone    bool
 	late    []lateReply
+	bytes   int64          // of the values of late
 	sending bool           // sendLate runs
 	news    bool           // a frame has to be sent even if it is empty: this member drains
 	wg      sync.WaitGroup // Add under mu while not gone
@@ -66,8 +70,23 @@ func (s *Session) Answer(id uint32, rep *Reply) {
 	if s.gone {
 		return
 	}
-	s.late = append(s.late, lateReply{id, *rep})
+	l := lateReply{id, *rep}
+	s.t.fit(s, &l.rep)
+	n := int64(len(l.rep.Value))
+	if s.claim.late.Add(n) > maxLateBytes {
+		s.claim.late.Add(-n)
+		s.t.park(s, &l.rep)
+		n = 0
+	}
+	s.bytes += n
+	s.late = append(s.late, l)
 	s.startLocked()
+}
+
+// forgetLocked notes that answers with so many bytes of values are not late any more.
+func (s *Session) forgetLocked(bytes int64) {
+	s.bytes -= bytes
+	s.claim.late.Add(-bytes)
 }
 
 // announce sends a frame that tells that this member drains.
@@ -163,16 +182,22 @@ func (s *Session) answer(id uint32, req *Request, rep *Reply) {
 		rep.Status = StatusOK
 		return
 	}
-	if s.pending.Load() >= maxPending {
+	if s.claim.pending.Load() >= maxPending {
 		rep.Status = StatusBusy
 		return
 	}
 	if !s.t.cfg.Handler.Serve(s, id, req, rep) {
-		s.pending.Add(1)
+		s.owe(1)
 		*rep = Reply{Status: StatusWaiting}
 		return
 	}
 	s.t.fit(s, rep)
+}
+
+// owe changes the number of answers that the handler owes.
+func (s *Session) owe(n int64) {
+	s.pending.Add(n)
+	s.claim.pending.Add(n)
 }
 
 // sendLate sends the answers that were kept back, until there are no more.
@@ -188,6 +213,7 @@ func (s *Session) sendLate() {
 			s.mu.Lock()
 			s.sending = false
 			s.late = nil // the receiving goroutine sees the same end
+			s.forgetLocked(s.bytes)
 			s.mu.Unlock()
 			return
 		}
@@ -207,12 +233,12 @@ func (s *Session) takeLate(out *replyFrame) bool {
 	n, bytes := 0, 0
 	for n < len(s.late) && n < MaxBatchOps && bytes < replyBytes {
 		l := &s.late[n]
-		s.t.fit(s, &l.rep)
 		out.add(l.id, &l.rep)
 		bytes += len(l.rep.Value)
 		n++
 	}
-	s.pending.Add(-int64(n))
+	s.owe(-int64(n))
+	s.forgetLocked(int64(bytes))
 	m := copy(s.late, s.late[n:])
 	clear(s.late[m:])
 	s.late = s.late[:m]
@@ -240,6 +266,8 @@ func (s *Session) end() {
 	s.mu.Lock()
 	s.gone = true
 	s.late = nil
+	s.forgetLocked(s.bytes)
 	s.mu.Unlock()
 	s.wg.Wait()
+	s.owe(-s.pending.Load())
 }
