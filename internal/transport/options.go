@@ -25,7 +25,7 @@ const (
 	maxMessage     = MaxValueBytes + 1<<20 // the value, and at most a MiB of keys around it
 	maxHeaderBytes = 16 << 10
 
-	maxStreams = 64 // of a connection that a peer opened
+	maxStreams = 16 // of a connection that a peer opened: two lanes and a coherence stream, or bulk requests. Each may hold a message
 
 	keepaliveTime    = 10 * time.Second // the shortest that gRPC allows
 	keepaliveTimeout = time.Second      // also the kernel's limit for unacknowledged data
