@@ -168,3 +168,58 @@ func TestAPeerThatFloods(t *testing.T) {
 		wantIdle(t, caches)
 	})
 }
+
+// A member that asks for more at once than its lanes take, and for values of 16 MiB beside them: every call has its answer, the other member
+// does not notice, and nothing is left.
+func TestACallerThatFloods(t *testing.T) {
+	const calls, large, slack = 20000, 40, 16
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		caches := open(t, c, "ks", nearcache.Config[string]{
+			NearTTL: -1, MaxValueBytes: -1,
+			Load: func(_ context.Context, key string) (string, error) {
+				if strings.HasPrefix(key, "large") {
+					return strings.Repeat("x", transport.MaxValueBytes), nil
+				}
+				return "of " + key, nil
+			},
+		})
+		keys := ownedKeys(c, 20)
+		stop := bystanders(t, caches[2], keys)
+		time.Sleep(time.Second)
+		base := heap()
+		var wg sync.WaitGroup
+		for i := range calls {
+			key := fmt.Sprint(keys[i%len(keys)], "-", i)
+			wg.Go(func() {
+				v, err := caches[1].Get(t.Context(), key)
+				if v != "of "+key || err != nil {
+					t.Errorf("got %.60q, %v, want the value", v, err)
+				}
+			})
+		}
+		for i := range large {
+			key := keyWith(c, fmt.Sprint("large", i%2, "-"), "n0")
+			wg.Go(func() {
+				if v, err := caches[1].Get(t.Context(), key); len(v) != transport.MaxValueBytes || err != nil {
+					t.Errorf("got %d bytes, %v, want a large value", len(v), err)
+				}
+			})
+		}
+		wg.Wait()
+		refused := seen(t, c.Nodes[1], "n0").Errors
+		if refused == 0 {
+			t.Errorf("%d calls at once are no flood: none was refused", calls)
+		}
+		stop()
+		time.Sleep(12 * time.Second) // large answers that nobody came for are forgotten
+		wantIdle(t, caches)
+		held := int64(0)
+		for _, cache := range caches {
+			held += cache.Stats().ShardBytes >> 20
+		}
+		if got := heap() - base - held; got > slack {
+			t.Errorf("%d MiB are left beside the %d MiB that the members hold", got, held)
+		}
+	})
+}
