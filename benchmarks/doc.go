@@ -4,6 +4,7 @@
 //
 //	go test -run='^$' -bench=.              # everything, some two minutes
 //	go test -run='^$' -bench=RemoteGet      # gets of resident values that another process owns
+//	go test -run='^$' -bench=BesideLarge    # small values while large ones come from the same process
 //	go test -v -run=HitRatio                # hit ratios on the traces in ../testdata/traces
 //
 // A benchmark's figures are medians of rounds, -rounds=5 of them or one per iteration if -benchtime asks for more

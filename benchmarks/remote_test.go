@@ -67,11 +67,11 @@ func compare(b *testing.B, systems []remote, o *owner, unit string, call func(co
 		for _, r := range order {
 			f := all[r.name]
 			client, own, begin := usageNow(), o.usage(b), time.Now()
-			n, p50 := runSlice(b, callers, *slice, func(ctx context.Context, rnd *rand.Rand) error { return call(ctx, r, rnd) })
+			n, times := runSlice(b, callers, *slice, func(ctx context.Context, rnd *rand.Rand) error { return call(ctx, r, rnd) })
 			took := time.Since(begin)
 			client, own = usageNow().since(client), o.usage(b).since(own)
 			f.rate = append(f.rate, n/took.Seconds())
-			f.p50 = append(f.p50, p50)
+			f.p50 = append(f.p50, median(times))
 			f.cpu = append(f.cpu, float64(client.CPU+own.CPU)/1e3/n)
 			f.clientAllocs = append(f.clientAllocs, float64(client.Mallocs)/n)
 			f.ownerAllocs = append(f.ownerAllocs, float64(own.Mallocs)/n)
@@ -91,14 +91,13 @@ func compare(b *testing.B, systems []remote, o *owner, unit string, call func(co
 	}
 }
 
-// runSlice lets callers call for a while. It returns the number of calls and the median of those that were timed, in µs.
-func runSlice(b *testing.B, callers int, d time.Duration, call func(context.Context, *rand.Rand) error) (calls, p50 float64) {
+// runSlice lets callers call for a while. It returns the number of calls and what those that were timed took, in µs.
+func runSlice(b *testing.B, callers int, d time.Duration, call func(context.Context, *rand.Rand) error) (calls float64, times []float64) {
 	b.Helper()
 	var (
 		stop  atomic.Bool
 		mu    sync.Mutex // guards what follows
 		total int
-		times []float64
 		wg    sync.WaitGroup
 	)
 	ctx, cancel := context.WithCancelCause(b.Context())
@@ -139,5 +138,5 @@ func runSlice(b *testing.B, callers int, d time.Duration, call func(context.Cont
 	if err := context.Cause(ctx); err != nil {
 		b.Fatal(err)
 	}
-	return float64(total), median(times)
+	return float64(total), times
 }

@@ -71,8 +71,12 @@ func ownNearcache(ctx context.Context, client string) (string, error) {
 		Listen:      "127.0.0.1:0",
 		Discovery:   peers.NewList(peers.Member{Addr: client, Weight: -1}),
 		PeerTimeout: time.Second, // a busy machine is no sick peer
+		MaxBytes:    1 << 30,
 	})
 	if err != nil {
+		return "", err
+	}
+	if err := ownLarge(ctx, n); err != nil {
 		return "", err
 	}
 	for name, cfg := range map[string]nearcache.Config[[]byte]{keyspace: remoteConfig(loadValue), nearKeyspace: nearConfig(loadValue)} {
