@@ -61,8 +61,11 @@ func loadOf(_ context.Context, key string) (string, error) { return "of " + key,
 
 // A peer that asks and never reads, while the answers come: what is kept for it is bounded, nobody else waits, and nothing is left.
 func TestAPeerThatDoesNotRead(t *testing.T) {
+	keys := 4000
+	if raceEnabled {
+		keys = 2000
+	}
 	const (
-		keys    = 4000
 		size    = 60 << 10 // 234 MiB together
 		perPeer = 4        // MiB, docs/design.md section 12
 		parcels = 64       // of all peers
@@ -172,7 +175,11 @@ func TestAPeerThatFloods(t *testing.T) {
 // A member that asks for more at once than its lanes take, and for values of 16 MiB beside them: every call has its answer, the other member
 // does not notice, and nothing is left.
 func TestACallerThatFloods(t *testing.T) {
-	const calls, large, slack = 20000, 40, 16
+	const large, slack = 40, 16
+	calls := 20000
+	if raceEnabled {
+		calls = 5000
+	}
 	synctest.Test(t, func(t *testing.T) {
 		c := testcluster.Bubble(t, 3)
 		caches := open(t, c, "ks", nearcache.Config[string]{
