@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func TestCallReturnsTheLoadersResult(t *testing.T) {
@@ -235,6 +237,42 @@ func TestCallNestedLoadsDoNotStarve(t *testing.T) {
 			}
 		}
 		if got := l.Stats(); got != (Stats{Loads: 42}) {
+			t.Errorf("got %+v, want nothing left", got)
+		}
+	})
+}
+
+// Case singleflight-7. All slots are taken by loaders that start several loads at once: these take turns in the places of their loaders.
+func TestCallNestedLoadsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLimiter(2, 100*time.Millisecond)
+		var running, most atomic.Int64
+		inner := func(context.Context) (int, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(10 * time.Millisecond)
+			return 0, nil
+		}
+		outer := func(ctx context.Context) (int, error) {
+			time.Sleep(time.Millisecond) // until both have a slot
+			var g errgroup.Group
+			for range 5 {
+				g.Go(func() error { _, err := Call(ctx, l, 0, inner); return err })
+			}
+			return 0, g.Wait()
+		}
+		start := time.Now()
+		var g errgroup.Group
+		for range 2 {
+			g.Go(func() error { _, err := Call(t.Context(), l, 0, outer); return err })
+		}
+		if err := g.Wait(); err != nil {
+			t.Errorf("got %v, want none shed", err)
+		}
+		if took := time.Since(start); took != 51*time.Millisecond || most.Load() != 2 {
+			t.Errorf("took %v, at most %d at once, want 51ms and 2", took, most.Load())
+		}
+		if got := l.Stats(); got != (Stats{Loads: 12}) {
 			t.Errorf("got %+v, want nothing left", got)
 		}
 	})

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // Defaults of NewLimiter.
@@ -33,8 +31,8 @@ type Stats struct {
 // Limiter hands out a fixed number of slots, first come, first served. Who has waited for the queue timeout is shed: that, and not a length,
 // bounds the queue. All methods are safe for concurrent use.
 type Limiter struct {
-	sem   *semaphore.Weighted // nil: unbounded
-	queue time.Duration       // negative: nobody waits
+	slots chan struct{} // one element for each slot that is taken, and senders queue in order; nil: unbounded
+	queue time.Duration // negative: nobody waits
 
 	inUse, waiting, running, abandoned atomic.Int64
 	loads, shed                        atomic.Uint64
@@ -52,7 +50,7 @@ func NewLimiter(maxLoads int, queueTimeout time.Duration) *Limiter {
 	}
 	l := &Limiter{queue: queueTimeout}
 	if maxLoads > 0 {
-		l.sem = semaphore.NewWeighted(int64(maxLoads))
+		l.slots = make(chan struct{}, maxLoads)
 	}
 	return l
 }
@@ -60,37 +58,62 @@ func NewLimiter(maxLoads int, queueTimeout time.Duration) *Limiter {
 // Acquire takes a slot, waiting for one if it has to. It returns nil, and Release must follow; or ErrShed after the queue timeout; or ctx's
 // error, always if ctx has ended before the call.
 func (l *Limiter) Acquire(ctx context.Context) error {
+	_, err := l.acquire(ctx, nil)
+	return err
+}
+
+// acquire is Acquire that takes a place, by sending to it, if that is free earlier. It reports whether it did.
+func (l *Limiter) acquire(ctx context.Context, place chan struct{}) (placed bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return false, err
 	}
-	if l.sem == nil || l.sem.TryAcquire(1) {
+	select {
+	case place <- struct{}{}:
+		return true, nil
+	default:
+	}
+	if l.slots == nil {
 		l.inUse.Add(1)
-		return nil
+		return false, nil
+	}
+	select {
+	case l.slots <- struct{}{}:
+		l.inUse.Add(1)
+		return false, nil
+	default:
 	}
 	if l.queue < 0 {
 		l.shed.Add(1)
-		return ErrShed
+		return false, ErrShed
 	}
+	return l.wait(ctx, place)
+}
+
+// wait queues for a slot and the place at once.
+func (l *Limiter) wait(ctx context.Context, place chan struct{}) (placed bool, err error) {
 	l.waiting.Add(1)
 	defer l.waiting.Add(-1)
-	wait, cancel := context.WithTimeout(ctx, l.queue)
-	defer cancel()
-	if l.sem.Acquire(wait, 1) == nil {
+	t := time.NewTimer(l.queue)
+	defer t.Stop()
+	select {
+	case place <- struct{}{}:
+		return true, nil
+	case l.slots <- struct{}{}:
 		l.inUse.Add(1)
-		return nil
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-t.C:
+		l.shed.Add(1)
+		return false, ErrShed
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	l.shed.Add(1)
-	return ErrShed
 }
 
 // Release gives back a slot that Acquire took.
 func (l *Limiter) Release() {
 	l.inUse.Add(-1)
-	if l.sem != nil {
-		l.sem.Release(1)
+	if l.slots != nil {
+		<-l.slots
 	}
 }
 

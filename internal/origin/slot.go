@@ -8,13 +8,13 @@ import (
 // slot is the place of one load under a Limiter. A loader that calls the cache again, and by that starts another load of the same
 // Limiter, waits for it: its place is idle meanwhile and is lent to that load. Else a few nested loads would hold every place and wait for more.
 //
-// A place is lent to one load at a time; what a loader starts beside that queues as usual. The Limiter's slot is free again when the load
-// and whoever borrowed from it have ended.
+// A place is lent to one load at a time; what a loader starts beside that queues for it and for slots at once. The Limiter's slot is free
+// again when the load and whoever borrowed from it have ended.
 type slot struct {
 	limiter *Limiter
-	lender  *slot        // nil: it holds a slot of the limiter
-	refs    atomic.Int32 // the load itself and its borrower; 0: over
-	lent    atomic.Bool
+	lender  *slot         // nil: it holds a slot of the limiter
+	refs    atomic.Int32  // the load itself and its borrower; 0: over
+	place   chan struct{} // capacity 1; full: lent
 }
 
 // slotKey is the key of a load's place in its context, one for each limiter.
@@ -22,14 +22,17 @@ type slotKey struct{ limiter *Limiter }
 
 // acquireSlot finds a place for a load: that of the load which ctx belongs to, or a slot of the limiter.
 func (l *Limiter) acquireSlot(ctx context.Context) (*slot, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s := &slot{limiter: l}
+	s := &slot{limiter: l, place: make(chan struct{}, 1)}
 	s.refs.Store(1)
-	if outer, ok := ctx.Value(slotKey{l}).(*slot); ok && outer.lend() {
-		s.lender = outer
-		return s, nil
+	if outer, ok := ctx.Value(slotKey{l}).(*slot); ok {
+		lent, err := l.acquire(ctx, outer.place)
+		if err != nil || !lent {
+			return s, err
+		}
+		if outer.keep() {
+			s.lender = outer
+			return s, nil
+		}
 	}
 	return s, l.Acquire(ctx)
 }
@@ -39,15 +42,12 @@ func (s *slot) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, slotKey{s.limiter}, s)
 }
 
-// lend reports whether the place is now lent: it was idle and its load not over.
-func (s *slot) lend() bool {
-	if !s.lent.CompareAndSwap(false, true) {
-		return false
-	}
+// keep counts a borrower in, unless the place is over: then it stays lent for good.
+func (s *slot) keep() bool {
 	for {
 		refs := s.refs.Load()
 		if refs == 0 {
-			return false // over, and stays so: lent does not matter any more
+			return false
 		}
 		if s.refs.CompareAndSwap(refs, refs+1) {
 			return true
@@ -64,6 +64,6 @@ func (s *slot) release() {
 		s.limiter.Release()
 		return
 	}
-	s.lender.lent.Store(false)
+	<-s.lender.place
 	s.lender.release()
 }
