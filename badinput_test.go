@@ -610,34 +610,6 @@ func TestLoadersThatMisbehave(t *testing.T) {
 	}
 }
 
-// Case singleflight-7. A LoadMany that reads its own keys ends with its caller.
-func TestALoadManyThatNeedsItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := testcluster.Bubble(t, 2)
-		caches := make([]*nearcache.Cache[string], 2)
-		for i, n := range c.Nodes {
-			var err error
-			caches[i], err = nearcache.New(n, "ks", nearcache.Config[string]{LoadMany: func(ctx context.Context, keys []string) (map[string]string, error) {
-				return caches[i].GetMany(ctx, keys)
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		for i, cache := range caches {
-			start := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-			_, err := cache.GetMany(ctx, []string{keyWith(c, "a", "n0"), keyWith(c, "b", "n1"), keyWith(c, "c", "n0")})
-			cancel()
-			if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 550*time.Millisecond {
-				t.Errorf("node %d: got %v after %v, want the caller's deadline after 500ms", i, err, took)
-			}
-		}
-		time.Sleep(30 * time.Second)
-		wantIdle(t, caches)
-	})
-}
-
 // A context that has ended before the call: nothing is loaded or stored for it, and every method says so with the context's error, unless
 // it needs nobody.
 func TestContextsThatHaveEnded(t *testing.T) {

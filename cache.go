@@ -102,7 +102,7 @@ func New[V any](n *Node, keyspace string, cfg Config[V]) (*Cache[V], error) {
 // most the context's life, LoadTimeout + LoadQueueTimeout, and a PeerTimeout for each member that does not answer.
 //
 // Errors: ErrNotFound; *LoadError, *PanicError, ErrLoadTimeout, *OverloadError of the load, here or elsewhere; the context's
-// own error; ErrInvalidKey; ErrClosed. A sick peer is not an error.
+// own error; ErrInvalidKey; ErrClosed; *CircularLoadError if a loader calls. A sick peer is not an error.
 func (c *Cache[V]) Get(ctx context.Context, key string) (V, error) {
 	// Step 1: a fresh near copy. No lock, no allocation.
 	if it := c.near.Get(key, c.clock.Now()); it != nil {

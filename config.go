@@ -156,6 +156,10 @@ type Config[V any] struct {
 	// should honour its context, which ends after LoadTimeout or when nobody waits for the result any more; it carries the
 	// values of the first caller's context. The result is shared with every caller of the key: what a result depends on (a
 	// tenant, a permission) belongs into the key. The bytes it returns may be reused by it afterwards.
+	//
+	// It may call this or another cache, and should pass its context on: a call that would close a circle of loads is known by it, and
+	// refused with a *CircularLoadError, and its slot of MaxLoads is lent to the loads that its calls cause. A circle over several
+	// processes, or without the context, ends by LoadTimeout.
 	Load func(ctx context.Context, key string) (V, error)
 	// LoadMany reads several keys at once, for GetMany. Keys that are absent from the result are not found; ErrNotFound, wrapped or
 	// not, is a result without any. The list of keys belongs to it, the result to the cache.
@@ -196,7 +200,7 @@ type Config[V any] struct {
 	MaxValueBytes int
 	// Eviction other than EvictDefault is not available yet.
 	Eviction Eviction
-	// LoadTimeout ends a load. 0 means 10 s; negative: no limit.
+	// LoadTimeout ends a load. 0 means 10 s; negative: no limit, which is not for loaders that call a cache (see Load).
 	LoadTimeout time.Duration
 	// MaxLoads bounds the concurrent loads on this node. 0 means 64; negative: unbounded.
 	MaxLoads int

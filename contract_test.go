@@ -32,6 +32,7 @@ var (
 	_ = []error{
 		nearcache.ErrNotFound, nearcache.ErrOverloaded, nearcache.ErrInvalidKey, nearcache.ErrClosed, nearcache.ErrValueTooLarge,
 		nearcache.ErrLoadTimeout, nearcache.ErrHold, &nearcache.LoadError{}, &nearcache.PanicError{}, &nearcache.PartialError{},
+		&nearcache.CircularLoadError{},
 		&nearcache.OverloadError{}, &nearcache.ConfigError{}, &nearcache.BatchError{},
 	}
 	_ = []nearcache.Eviction{

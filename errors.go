@@ -53,6 +53,26 @@ type PanicError struct {
 // Error implements error.
 func (e *PanicError) Error() string { return fmt.Sprintf("nearcache: loader panicked: %v", e.Value) }
 
+// CircularLoadError refuses a call that a loader made with its context, since it would wait for itself: the load of the key asked for is the
+// loader's own, or waits for it, directly or through others. Nothing else is disturbed, and a loader that can do without may go on. Callers of
+// a load that failed by it find it in their *LoadError, where the load ran in their process. Circles over several processes are not seen:
+// see Config.Load.
+type CircularLoadError struct {
+	// Circle are the keys, each as keyspace/"key" and cut to 64 bytes: what was asked for first, the loader's own last. The load of each
+	// waits for the next.
+	Circle []string
+}
+
+// Error implements error. It names at most eight keys.
+func (e *CircularLoadError) Error() string {
+	const most = 8
+	names := e.Circle
+	if len(names) > most {
+		names = append(slices.Clone(names[:most-1]), "...")
+	}
+	return "nearcache: circular load: " + strings.Join(names, " needs ") + " needs " + e.Circle[0]
+}
+
 // PartialError says that some members have not confirmed an invalidation yet.
 type PartialError struct {
 	Members  []string      // IDs of the members that did not confirm
@@ -121,6 +141,15 @@ func (e *BatchError) Unwrap() []error {
 		errs = append(errs, err)
 	}
 	return errs
+}
+
+// circularLoad makes the error of a circle.
+func circularLoad(circle []need) *CircularLoadError {
+	e := &CircularLoadError{Circle: make([]string, len(circle))}
+	for i, n := range circle {
+		e.Circle[i] = n.ks.name + "/" + quoteKey(n.key)
+	}
+	return e
 }
 
 // quoteKey makes a key fit for a message.

@@ -171,6 +171,8 @@ func (c *Cache[V]) loadedResult(l *loaded[V]) (result[V], error) {
 // callLoader runs the loader for one key, in a slot, and encodes what it returns. Absence is a result. All of the application's
 // functions run under the same protection.
 func (c *Cache[V]) callLoader(ctx context.Context, key string) (loaded[V], error) {
+	running, ctx := c.beginLoad(ctx, key)
+	defer running.end()
 	return origin.Call(ctx, c.limiter, c.policy.loadTimeout, func(ctx context.Context) (loaded[V], error) {
 		c.count.loads.Add(1)
 		start := c.clock.Exact()

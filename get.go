@@ -50,10 +50,11 @@ func (a *asked) member() string { return a.m.Members[a.target].ID }
 
 // get is Get beyond the near copies.
 func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
-	if err := c.admit(ctx, key); err != nil {
-		c.count.failed.Add(1)
+	in, err := c.enter(ctx, key)
+	if err != nil {
 		return result[V]{}, err
 	}
+	defer in.leave(need{c.keyspace, key})
 	f, r, leads := c.join(key)
 	if leads {
 		c.lead(ctx, f, r)
@@ -77,6 +78,19 @@ func (c *Cache[V]) admit(ctx context.Context, key string) error {
 		return err
 	}
 	return checkPriority(ctx)
+}
+
+// enter admits a call that may wait for a load. It returns the load whose loader calls, or nil.
+func (c *Cache[V]) enter(ctx context.Context, key string) (*load, error) {
+	err := c.admit(ctx, key)
+	in, _ := ctx.Value(loadKey{c.node}).(*load)
+	if err == nil {
+		err = in.await(need{c.keyspace, key})
+	}
+	if err != nil {
+		c.count.failed.Add(1)
+	}
+	return in, err
 }
 
 // countResult puts a key that was asked for into exactly one class.

@@ -35,6 +35,7 @@ func (c *Cache[V]) GetMany(ctx context.Context, keys []string) (map[string]V, er
 // batch is a GetMany under way.
 type batch[V any] struct {
 	c     *Cache[V]
+	in    *load // the load whose loader calls, or nil
 	seen  map[string]struct{}
 	found map[string]V
 	errs  map[string]error
@@ -67,6 +68,7 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 	for _, f := range b.wait {
 		key := f.Key
 		res, err := f.Wait(ctx)
+		b.in.leave(need{c.keyspace, key})
 		c.countResult(res.info, err)
 		switch {
 		case err == nil:
@@ -89,11 +91,12 @@ func (b *batch[V]) begin(ctx context.Context, key string) {
 		b.found[key] = it.Value
 		return
 	}
-	if err := c.admit(ctx, key); err != nil {
-		c.count.failed.Add(1)
+	in, err := c.enter(ctx, key)
+	if err != nil {
 		b.fail(key, err)
 		return
 	}
+	b.in = in
 	f, r, leads := c.join(key)
 	b.wait = append(b.wait, f)
 	if leads {
@@ -242,6 +245,8 @@ func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 			}
 		})()
 	}
+	running, ctx := c.beginLoad(ctx, keys...)
+	defer running.end()
 	type outcome struct {
 		l   loaded[V]
 		err error

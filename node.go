@@ -55,6 +55,7 @@ type Node struct {
 
 	holders  holders
 	standing standing
+	waits    waits
 
 	// mu guards table, contested and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
 	mu        sync.Mutex

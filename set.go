@@ -187,11 +187,12 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 // Refresh loads key even if it is resident, stores the value as a Get does, and returns it. Callers that refresh a key at once share one
 // load; its errors are those of Get.
 func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
-	if err := c.admit(ctx, key); err != nil {
-		c.count.failed.Add(1)
+	in, err := c.enter(ctx, key)
+	if err != nil {
 		var none V
 		return none, err
 	}
+	defer in.leave(need{c.keyspace, key})
 	now := c.clock.Now()
 	f, leads := c.refreshes.Join(key, now, now-int64(c.node.bound))
 	if leads {
