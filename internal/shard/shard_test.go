@@ -72,6 +72,8 @@ func describe(r Result) string {
 		return s
 	case Lease:
 		return "lease"
+	case Stale:
+		return "stale " + string(r.Value.Bytes)
 	case Waiting:
 		return "waiting"
 	case Failed:
