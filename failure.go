@@ -55,7 +55,7 @@ func (ks *keyspace) loadFailed(key string, kind transport.FailureKind, err error
 		}
 		return err
 	}
-	return &LoadError{Keyspace: ks.name, Key: key, Member: ks.node.id, Err: err}
+	return &LoadError{Keyspace: ks.name, Key: key, Member: ks.node.ID(), Err: err}
 }
 
 // overloaded is the error of a load that was shed. A slot is free after a queue's time at the earliest.
@@ -66,7 +66,7 @@ func (ks *keyspace) overloaded() error {
 
 // toWire is what other members hear of it.
 func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Failure {
-	f := transport.Failure{Kind: kind, Member: ks.node.id}
+	f := transport.Failure{Kind: kind, Member: ks.node.ID()}
 	if p, ok := errors.AsType[*origin.PanicError](err); ok {
 		err = &PanicError{Value: p.Value}
 	}

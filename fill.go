@@ -33,7 +33,7 @@ func (x *fetch[V]) deliver(l *loaded[V], err error) {
 	if err != nil {
 		kind := c.failureKind(x.ctx, err)
 		x.release(c.toWire(kind, err))
-		x.f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: c.node.id}}, c.loadFailed(x.f.Key, kind, err))
+		x.f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: c.node.ID()}}, c.loadFailed(x.f.Key, kind, err))
 		return
 	}
 	x.fill(l)
@@ -47,7 +47,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 	c := x.c
 	if len(l.bytes) > transport.MaxValueBytes {
 		c.count.tooLarge.Add(1)
-		x.release(transport.Failure{Kind: transport.FailureTooLarge, Text: ErrValueTooLarge.Error(), Member: c.node.id})
+		x.release(transport.Failure{Kind: transport.FailureTooLarge, Text: ErrValueTooLarge.Error(), Member: c.node.ID()})
 		return
 	}
 	// The near copy rests on this request: its lifetime counts from here, and only events that come from here on concern it.
@@ -153,7 +153,7 @@ func (x *fetch[V]) loadAlone() {
 	l, err := c.callLoader(x.ctx, x.f.Key)
 	if err != nil {
 		kind := c.failureKind(x.ctx, err)
-		x.f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: c.node.id}}, c.loadFailed(x.f.Key, kind, err))
+		x.f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: c.node.ID()}}, c.loadFailed(x.f.Key, kind, err))
 		return
 	}
 	res, err := c.loadedResult(&l)
@@ -161,7 +161,7 @@ func (x *fetch[V]) loadAlone() {
 }
 
 func (c *Cache[V]) loadedResult(l *loaded[V]) (result[V], error) {
-	info := Info{Tier: TierOrigin, Age: age(l.start, c.clock.Now()), Version: l.version, Member: c.node.id}
+	info := Info{Tier: TierOrigin, Age: age(l.start, c.clock.Now()), Version: l.version, Member: c.node.ID()}
 	if l.absent {
 		return result[V]{info: info}, ErrNotFound
 	}

@@ -36,7 +36,7 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 		rep := transport.Reply{Status: transport.StatusOK}
 		if err := n.forward(m, keyspace, others); err != nil {
 			rep.Status = transport.StatusFailed
-			rep.Failure = transport.Failure{Kind: transport.FailurePartial, Text: cut(err.Error(), transport.MaxFailureText), Member: n.id}
+			rep.Failure = transport.Failure{Kind: transport.FailurePartial, Text: cut(err.Error(), transport.MaxFailureText), Member: n.ID()}
 		}
 		s.Answer(id, &rep)
 	})

@@ -353,7 +353,7 @@ func (x *fetch[V]) awaitLocal() {
 			// Its answer is on the way, and may be a lease.
 			if rep := <-w.reply; rep.Status == transport.StatusLease {
 				x.token = rep.Token
-				x.release(transport.Failure{Kind: transport.FailureCanceled, Member: x.c.node.id})
+				x.release(transport.Failure{Kind: transport.FailureCanceled, Member: x.c.node.ID()})
 			}
 		}
 		x.abandoned()

@@ -147,7 +147,7 @@ func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *tellin
 		if target == m.Self {
 			ks.drop(part, 0)
 			if m.contested {
-				t.failed(ks.node.id, part, errContested)
+				t.failed(ks.node.ID(), part, errContested)
 			}
 			continue
 		}
@@ -322,7 +322,7 @@ func (ks *keyspace) tellEverybody(ctx context.Context, m *members) *telling {
 	for target := range m.Members {
 		if target == m.Self {
 			if m.contested {
-				t.failed(ks.node.id, nil, errContested)
+				t.failed(ks.node.ID(), nil, errContested)
 			}
 			continue
 		}

@@ -24,7 +24,7 @@ import (
 // theirs. Several nodes can live in one process. It is safe for concurrent use.
 type Node struct {
 	cfg         NodeConfig
-	id          string // as configured, for people
+	id          string // as configured: what its peers hear; Node.ID is for people
 	addr        string
 	incarnation uint64
 	bound       time.Duration // NodeConfig.Bound, or the default where that is off
@@ -212,8 +212,12 @@ func (n *Node) start(l net.Listener) {
 	}
 }
 
-// ID returns the member's name.
-func (n *Node) ID() string { return n.id }
+// ID returns the node's ID on the list that Members returns: the configured one, but its address where discovery knows the node by
+// that.
+func (n *Node) ID() string {
+	m := n.members.Load()
+	return m.Members[m.Self].ID
+}
 
 // Addr returns the address that peers dial; empty for a cluster of one without a socket.
 func (n *Node) Addr() string { return n.addr }

@@ -62,7 +62,7 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 	}
 	if req.Key == "" {
 		rep.Status = transport.StatusFailed
-		rep.Failure = transport.Failure{Kind: transport.FailureLoad, Text: ErrInvalidKey.Error(), Member: n.id}
+		rep.Failure = transport.Failure{Kind: transport.FailureLoad, Text: ErrInvalidKey.Error(), Member: n.ID()}
 		return true
 	}
 	if req.Op == transport.OpGet {
@@ -218,7 +218,7 @@ func (ks *keyspace) result(rep *transport.Reply, res shard.Result, near time.Dur
 		rep.Failure, _ = res.Failure.(transport.Failure)
 	case shard.TimedOut:
 		rep.Status = transport.StatusFailed
-		rep.Failure = transport.Failure{Kind: transport.FailureTimeout, Text: "waited for another member's load", Member: ks.node.id}
+		rep.Failure = transport.Failure{Kind: transport.FailureTimeout, Text: "waited for another member's load", Member: ks.node.ID()}
 	case shard.Moved:
 		rep.Status = transport.StatusNotOwner
 	case shard.Busy, shard.Waiting:
@@ -388,7 +388,7 @@ func (n *Node) Lost(p *transport.Peer, gets []transport.Request) {
 			calls[i].Request = transport.Request{
 				Op: transport.OpRelease, Keyspace: gets[i].Keyspace, Key: gets[i].Key,
 				Age: gets[i].Age + time.Duration(n.clock.Exact()-began), LeaseLife: gets[i].Age,
-				Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
+				Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.ID()},
 			}
 		}
 		b := transport.NewBatch(len(calls))
@@ -404,7 +404,7 @@ func (n *Node) Lost(p *transport.Peer, gets []transport.Request) {
 func (n *Node) Orphan(p *transport.Peer, req *transport.Request, rep *transport.Reply) {
 	release := &transport.Request{
 		Op: transport.OpRelease, Keyspace: req.Keyspace, Key: req.Key, Token: rep.Token,
-		Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.id},
+		Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.ID()},
 	}
 	ks, m := n.keyspace(req.Keyspace), n.members.Load()
 	if i := m.Ring.Index(p.ID()); ks != nil && i >= 0 {

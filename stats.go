@@ -91,7 +91,7 @@ type counters struct {
 func (n *Node) Stats() Stats {
 	m := n.members.Load()
 	s := Stats{
-		Node:           n.id,
+		Node:           n.ID(),
 		Doubt:          n.doubtful(),
 		RingView:       m.Ring.Fingerprint(),
 		ViewMismatches: n.differing.Load(),
