@@ -54,6 +54,10 @@ type NodeConfig struct {
 	// default RootCAs, whatever ClientAuth says; its callbacks make rotation possible. Nil: plaintext, on loopback addresses only
 	// unless Plaintext.
 	TLS *tls.Config
+	// VerifyMember binds members to their certificates. It is asked at the start of every stream, with the ID and the advertised address that
+	// the other member gives itself, and an error refuses the stream and is logged. It is called concurrently, at both ends, and must not
+	// block. It needs TLS. Nil: any member may call itself by any ID (SECURITY.md).
+	VerifyMember func(id, addr string, state tls.ConnectionState) error
 	// Plaintext allows unencrypted peers on other addresses. An open peer port reads all that the loaders can.
 	Plaintext bool
 	// ShowKeys tells who sees whole keys in Handler. Nil: loopback requests only; others see them shortened.
@@ -139,6 +143,7 @@ func (c NodeConfig) effective() (NodeConfig, error) {
 	if c.TLS != nil {
 		p.require(len(c.TLS.Certificates) > 0 || c.TLS.GetCertificate != nil || c.TLS.GetConfigForClient != nil, "TLS needs a certificate")
 	}
+	p.require(c.TLS != nil || c.VerifyMember == nil, "VerifyMember needs TLS")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

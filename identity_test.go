@@ -2,7 +2,9 @@ package nearcache_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,4 +64,14 @@ func TestOneName(t *testing.T) {
 			}
 		}
 	})
+}
+
+// VerifyMember without TLS would verify nothing.
+func TestVerifyMemberNeedsTLS(t *testing.T) {
+	verify := func(string, string, tls.ConnectionState) error { return nil }
+	_, err := nearcache.Start(t.Context(), nearcache.NodeConfig{VerifyMember: verify})
+	var wrong *nearcache.ConfigError
+	if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "VerifyMember") {
+		t.Errorf("got %v, want a ConfigError about VerifyMember", err)
+	}
 }

@@ -188,15 +188,16 @@ func (n *Node) start(l net.Listener) {
 	n.standing.doubt = n.newDoubt()
 	if l != nil {
 		n.transport = transport.New(transport.Config{
-			Self:        transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation},
-			View:        func() uint64 { return n.members.Load().Ring.Fingerprint() },
-			InView:      n.inView,
-			Handler:     n,
-			Dial:        n.cfg.Dial,
-			TLS:         n.cfg.TLS,
-			PeerTimeout: n.cfg.PeerTimeout,
-			RenewEvery:  n.bound / 4,
-			Logger:      n.cfg.Logger,
+			Self:         transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation},
+			View:         func() uint64 { return n.members.Load().Ring.Fingerprint() },
+			InView:       n.inView,
+			Handler:      n,
+			Dial:         n.cfg.Dial,
+			TLS:          n.cfg.TLS,
+			VerifyMember: n.cfg.VerifyMember,
+			PeerTimeout:  n.cfg.PeerTimeout,
+			RenewEvery:   n.bound / 4,
+			Logger:       n.cfg.Logger,
 		})
 	}
 	n.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -72,11 +73,11 @@ func (p *Peer) bulk(c *Call, began int64) (rep Reply, incarnation uint64, err er
 		in.Req.Token = c.parcel
 	}
 	in.Req.Budget = max(in.Req.Budget-time.Duration(p.t.now()-began), 0)
-	out := &bulkReply{}
-	if err := conn.Invoke(ctx, bulkMethod, in, out); err != nil {
+	out, at := &bulkReply{}, &peer.Peer{}
+	if err := conn.Invoke(ctx, bulkMethod, in, out, grpc.Peer(at)); err != nil {
 		return Reply{}, 0, p.bulkError(ctx)
 	}
-	if err := p.t.checkServer(out.Hello, p.id, p.addr); err != nil {
+	if err := p.t.checkServer(at, out.Hello, p.id, p.addr); err != nil {
 		p.explain(err)
 		return Reply{}, 0, ErrDown
 	}
@@ -132,7 +133,7 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 	if err := dec(in); err != nil {
 		return nil, err
 	}
-	s, err := t.newSession(in.Hello, in.View, true)
+	s, err := t.newSession(ctx, in.Hello, in.View, true)
 	if err != nil {
 		return nil, err
 	}

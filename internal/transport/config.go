@@ -49,6 +49,9 @@ type Config struct {
 	// TLS is used in both directions, on top of Dial and Serve's listeners; nil: plain text. Members have to show certificates, and speak
 	// TLS 1.3, whatever it says.
 	TLS *tls.Config
+	// VerifyMember, with TLS, is asked at the start of every stream, at both of its ends, whether the certificate at the other one is that of
+	// the member it is said to be; an error refuses it. Nil: every accepted certificate may be any member's. It must not block.
+	VerifyMember func(id, addr string, state tls.ConnectionState) error
 	// MaxAge is how old a connection becomes before another one takes its place, so that certificates that were replaced go out of use.
 	// 0: an hour with TLS, and no limit without. This member's server cuts those of peers that do not do so after twice that time.
 	MaxAge time.Duration

@@ -167,7 +167,7 @@ func TestOwedToAMember(t *testing.T) {
 	}}
 	tr := New(testConfig(newMemory(), "b", h))
 	self := &hello{Protocol: ProtocolVersion, Cluster: "test", Member: "a", Addr: "a", Incarnation: 1}
-	other, err := tr.newSession(self, 0, false)
+	other, err := tr.newSession(t.Context(), self, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,15 @@
 package transport
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -19,10 +22,13 @@ func (t *Transport) hello() *hello {
 	}
 }
 
-var errNoHello = errors.New("nearcache: stream did not begin with a hello")
+var (
+	errNoHello       = errors.New("nearcache: stream did not begin with a hello")
+	errNoCertificate = errors.New("nearcache: peer shows no certificate")
+)
 
-// check refuses those that this member must not talk to.
-func (t *Transport) check(h *hello) error {
+// check refuses those that this member must not talk to. at is the other end of the connection.
+func (t *Transport) check(at *peer.Peer, h *hello) error {
 	switch {
 	case h == nil:
 		return errNoHello
@@ -33,12 +39,32 @@ func (t *Transport) check(h *hello) error {
 	case h.Member == "":
 		return errors.New("nearcache: peer has no member ID")
 	}
+	return t.verify(at, h)
+}
+
+// verify asks the application whether the certificate at the other end is that of the member it is said to be.
+func (t *Transport) verify(at *peer.Peer, h *hello) error {
+	if t.cfg.VerifyMember == nil {
+		return nil
+	}
+	var shown tls.ConnectionState
+	if at != nil {
+		if info, ok := at.AuthInfo.(credentials.TLSInfo); ok {
+			shown = info.State
+		}
+	}
+	if len(shown.PeerCertificates) == 0 {
+		return errNoCertificate
+	}
+	if err := t.cfg.VerifyMember(h.Member, h.Addr, shown); err != nil {
+		return fmt.Errorf("nearcache: the certificate is not that of member %.64q at %.80q: %w", h.Member, h.Addr, err)
+	}
 	return nil
 }
 
 // checkClient is check at the server's end of a stream.
-func (t *Transport) checkClient(h *hello) error {
-	if err := t.check(h); err != nil {
+func (t *Transport) checkClient(at *peer.Peer, h *hello) error {
+	if err := t.check(at, h); err != nil {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if h.Member == t.cfg.Self.ID {
@@ -79,8 +105,8 @@ func (t *Transport) refuse(h *hello, err error) error {
 
 // checkServer is check at the client's end, where it is known who should answer. A member whom discovery knows by its address only may
 // call itself as it likes, and one that has no ID of its own, and so goes by its address, may be called as discovery likes.
-func (t *Transport) checkServer(h *hello, id, addr string) error {
-	if err := t.check(h); err != nil {
+func (t *Transport) checkServer(at *peer.Peer, h *hello, id, addr string) error {
+	if err := t.check(at, h); err != nil {
 		return err
 	}
 	if h.Member != id && id != addr && h.Member != h.Addr {

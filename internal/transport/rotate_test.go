@@ -46,8 +46,8 @@ func newAuthority(tb testing.TB) *authority {
 	return &authority{cert, key}
 }
 
-// leaf returns a member's certificate.
-func (a *authority) leaf(tb testing.TB, serial int64) *tls.Certificate {
+// leaf returns a member's certificate, which may name it.
+func (a *authority) leaf(tb testing.TB, serial int64, names ...string) *tls.Certificate {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -55,6 +55,7 @@ func (a *authority) leaf(tb testing.TB, serial int64) *tls.Certificate {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames: names,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -40,8 +41,9 @@ func serviceDesc() *grpc.ServiceDesc {
 func errDraining() error { return status.Error(codes.Unavailable, "nearcache: peer is draining") }
 
 // newSession returns the session of whoever sent h, or the status to refuse it with. It ends with claims.leave.
-func (t *Transport) newSession(h *hello, view uint64, bulk bool) (*Session, error) {
-	if err := t.checkClient(h); err != nil {
+func (t *Transport) newSession(ctx context.Context, h *hello, view uint64, bulk bool) (*Session, error) {
+	at, _ := peer.FromContext(ctx)
+	if err := t.checkClient(at, h); err != nil {
 		return nil, t.refuse(h, err)
 	}
 	s := &Session{Member: h.Member, Addr: h.Addr, Incarnation: h.Incarnation, Bulk: bulk, t: t}
@@ -79,7 +81,7 @@ func serveLane(srv any, st grpc.ServerStream) error {
 		return err
 	}
 	defer in.release()
-	s, err := t.newSession(in.Hello, in.View, false)
+	s, err := t.newSession(st.Context(), in.Hello, in.View, false)
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func serveCohere(srv any, st grpc.ServerStream) error {
 	if err := t.receiveHello(st, up); err != nil {
 		return err
 	}
-	s, err := t.newSession(up.Hello, up.View, false)
+	s, err := t.newSession(st.Context(), up.Hello, up.View, false)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -164,5 +165,6 @@ func (p *Peer) shake(st grpc.ClientStream, cancel context.CancelFunc, send, recv
 	if err := st.RecvMsg(recv); err != nil {
 		return err
 	}
-	return p.t.checkServer(got(), p.id, p.addr)
+	at, _ := peer.FromContext(st.Context())
+	return p.t.checkServer(at, got(), p.id, p.addr)
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"math/big"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -86,4 +87,63 @@ func testTLS(t *testing.T, trusted, server *tls.Config) {
 		}
 	}
 	shut(t, a, stranger, plain, nameless, b)
+}
+
+// With VerifyMember nobody can be a member that its certificate does not name, at either end, and without it anybody can.
+func TestVerifyMember(t *testing.T) {
+	a := newAuthority(t)
+	member := func(name, id, addr string, verify bool) *Transport {
+		cfg := testConfig(newMemory(), id, &node{})
+		cfg.Dial, cfg.Self.Addr, cfg.PeerTimeout = nil, addr, 5*time.Second
+		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{*a.leaf(t, 1, name)}, RootCAs: pool(a)}
+		if verify {
+			cfg.VerifyMember = func(id, _ string, s tls.ConnectionState) error { return s.PeerCertificates[0].VerifyHostname(id) }
+		}
+		return New(cfg)
+	}
+	serve := func(name, id string, verify bool) (*Transport, string) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := member(name, id, l.Addr().String(), verify)
+		x.Serve(l)
+		return x, l.Addr().String()
+	}
+	strict, at := serve("b", "b", true)
+	open, openAt := serve("b", "b", false)
+	liar, liarAt := serve("thief", "c", false) // a server that says it is c
+	cases := []struct {
+		name, cert, id string
+		verify         bool
+		to             PeerAddr
+		want           string // why not; empty: connected
+	}{
+		{"named", "a", "a", true, PeerAddr{ID: "b", Addr: at}, ""},
+		{"another member's ID", "thief", "a", false, PeerAddr{ID: "b", Addr: at}, "certificate is not that of member \"a\""},
+		{"the server's own ID", "thief", "b", false, PeerAddr{ID: at, Addr: at}, "certificate is not that of member \"b\""},
+		{"a server that lies", "a", "a", true, PeerAddr{ID: "c", Addr: liarAt}, "certificate is not that of member \"c\""},
+		{"nobody asks", "thief", "a", false, PeerAddr{ID: "b", Addr: openAt}, ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			x := member(c.cert, c.id, "x", c.verify)
+			x.SetPeers([]PeerAddr{c.to})
+			p := x.Peer(c.to.ID)
+			await(t, "an outcome", func() bool { s := p.Status(); return s.Connected || strings.Contains(s.Reason, "nearcache: ") })
+			s := p.Status()
+			if s.Connected != (c.want == "") || !strings.Contains(s.Reason, c.want) {
+				t.Errorf("got %+v, want the reason %q", s, c.want)
+			}
+			large := &Request{Op: OpSet, Keyspace: "ks", Key: "k", Value: make([]byte, 1<<20), HasValue: true, Budget: time.Second}
+			if _, err := p.Do(t.Context(), large); (err == nil) != (c.want == "") {
+				t.Errorf("a large value: got %v", err)
+			}
+			shut(t, x)
+		})
+	}
+	if strict.Contested() {
+		t.Error("a thief has made a member give way")
+	}
+	shut(t, strict, open, liar)
 }
