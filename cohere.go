@@ -66,7 +66,11 @@ func (n *Node) inView(member, addr string) bool { return n.members.Load().Resolv
 
 // Connected implements transport.Handler.
 func (n *Node) Connected(p *transport.Peer, incarnation uint64) {
-	n.follow(p, func(f *followed) { f.apply(n, f.follower.Contact(incarnation)) })
+	n.follow(p, func(f *followed) {
+		if !p.Left() {
+			f.apply(n, f.follower.Contact(incarnation))
+		}
+	})
 }
 
 // Disconnected implements transport.Handler. A broken stream is no event: its lease ends by itself.

@@ -14,6 +14,94 @@ import (
 	"github.com/nearcache/nearcache/peers"
 )
 
+// Case invalidation-8. A member that restarts after its clock was set back by an hour is followed by its peers as any other that restarts:
+// near copies that need its near lease are kept within a second, those of its former life are gone, and a lease of its former life fills nothing.
+func TestRestartWithTheClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return time.Millisecond })
+		held, finish := make(chan struct{}), make(chan struct{})
+		key, late := testcluster.Key(c.Nodes[0], "ks", "n2", 0), testcluster.Key(c.Nodes[0], "ks", "n2", 1)
+		db.write(key, 1)
+		db.write(late, 1)
+		load := func(ctx context.Context, k string) (int, error) {
+			v, err := db.load(ctx, k)
+			if k == late && v == 1 {
+				held <- struct{}{}
+				<-finish
+			}
+			return v, err
+		}
+		cfg := nearcache.Config[int]{Load: load, TTL: time.Hour, NearTTL: 10 * time.Minute}
+		caches := open(t, c, "ks", cfg)
+		for range 2 {
+			if v, err := caches[0].Get(t.Context(), key); v != 1 || err != nil {
+				t.Fatalf("got %d, %v, want 1", v, err)
+			}
+		}
+		loaded := make(chan error, 1)
+		go func() {
+			_, err := caches[0].Get(context.Background(), late)
+			loaded <- err
+		}()
+		<-held
+
+		name := testcluster.Host(2)
+		c.Network.Host(name).Crash()
+		if err := c.Nodes[2].Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		host := c.Network.Host(name)
+		l, err := host.Listen(":7946")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := nearcache.StartAt(t.Context(),
+			nearcache.NodeConfig{ID: "n2", Listener: l, Dial: host.Dial, Discovery: c.List}, time.Now().Add(-time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		restarted, err := nearcache.New(again, "ks", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1500 * time.Millisecond)
+
+		db.write(key, 2)
+		db.write(late, 2)
+		if err := restarted.Invalidate(t.Context(), key, late); err != nil {
+			t.Error(err)
+		}
+		if _, info, err := caches[0].GetInfo(t.Context(), key); info.Tier == nearcache.TierNear || err != nil {
+			t.Errorf("the first read: got %+v, %v, want no near copy of the former life", info, err)
+		}
+		if v, info, err := caches[0].GetInfo(t.Context(), key); v != 2 || info.Tier != nearcache.TierNear || err != nil {
+			t.Errorf("the second read: got %d, %+v, %v, want 2, a near copy", v, info, err)
+		}
+		db.write(key, 3)
+		if err := restarted.Invalidate(t.Context(), key); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if v, err := caches[0].Get(t.Context(), key); v != 3 || err != nil {
+			t.Errorf("after an invalidation: got %d, %v, want 3", v, err)
+		}
+		close(finish)
+		if err := <-loaded; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		for i, cache := range []*nearcache.Cache[int]{caches[0], caches[1], restarted} {
+			if v, err := cache.Get(t.Context(), late); v != 2 || err != nil {
+				t.Errorf("cache %d after a fill by the former life's lease: got %d, %v, want 2", i, v, err)
+			}
+		}
+		if err := again.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A node whose ID discovery does not know goes by its address, and says so wherever it names itself.
 func TestOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -78,9 +78,12 @@ const drainTimeout = 2 * time.Second
 // discovery's first answer, and not for peers: see Ready. ctx bounds Start only. Whatever it returns, cfg.Listener belongs to it.
 //
 // Errors: *ConfigError; the listener's error; the context's, if it had ended before.
-func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
+func Start(ctx context.Context, cfg NodeConfig) (*Node, error) { return startAt(ctx, cfg, time.Now()) }
+
+// startAt is Start with what the clock shows.
+func startAt(ctx context.Context, cfg NodeConfig, now time.Time) (*Node, error) {
 	l := cfg.Listener
-	n, err := newNode(ctx, cfg, &l)
+	n, err := newNode(ctx, cfg, now, &l)
 	if err != nil {
 		if l != nil {
 			_ = l.Close() // the first error is the one to tell
@@ -101,7 +104,7 @@ func Start(ctx context.Context, cfg NodeConfig) (*Node, error) {
 }
 
 // newNode makes a node that does nothing yet. It puts the listener into l where cfg has none.
-func newNode(ctx context.Context, cfg NodeConfig, l *net.Listener) (*Node, error) {
+func newNode(ctx context.Context, cfg NodeConfig, now time.Time, l *net.Listener) (*Node, error) {
 	cfg, err := cfg.effective()
 	if err != nil {
 		return nil, err
@@ -115,7 +118,7 @@ func newNode(ctx context.Context, cfg NodeConfig, l *net.Listener) (*Node, error
 			return nil, fmt.Errorf("nearcache: listen on %s: %w", cfg.Listen, err)
 		}
 	}
-	n := &Node{cfg: cfg, started: time.Now(), bound: cfg.Bound, joined: make(chan struct{}), done: make(chan struct{})}
+	n := &Node{cfg: cfg, started: now, bound: cfg.Bound, joined: make(chan struct{}), done: make(chan struct{})}
 	if cfg.Bound < 0 {
 		n.bound = defaultBound
 	}
@@ -125,7 +128,7 @@ func newNode(ctx context.Context, cfg NodeConfig, l *net.Listener) (*Node, error
 // identify settles who this node is.
 func (n *Node) identify(l net.Listener) error {
 	_, _ = rand.Read(n.secret[:]) // never fails
-	// An incarnation is higher at every start of a member: its start time.
+	// An incarnation is new at every start of a member. Nothing depends on its being higher, as it is not where the clock was set back.
 	n.incarnation = uint64(n.started.UnixNano())
 	if l != nil {
 		addr := n.cfg.Advertise

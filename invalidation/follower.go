@@ -43,7 +43,7 @@ type State struct {
 // Order: whoever publishes a State writes Gen before LeaseUntil, and a reader reads LeaseUntil before Gen. The other way round a reader could
 // take the generation from before a kill and the lease from after it, and serve a copy that missed an event long ago.
 type Action struct {
-	Ignore bool  // from an older incarnation: its numbers mean nothing here, apply none of it
+	Ignore bool  // from another incarnation: its numbers mean nothing here, apply none of it
 	Kill   Cause // if not CauseNone all copies and fetches of the old generation are dead
 	State  State // to publish
 }
@@ -64,63 +64,13 @@ type Follower struct {
 // State returns what is known now.
 func (f *Follower) State() State { return f.state }
 
-// Contact handles a handshake with the peer, on any of its connections.
-func (f *Follower) Contact(incarnation uint64) Action { return f.heard(incarnation) }
-
-// Inv handles the event with number seq. Unless the action says Ignore, the caller deletes its copy of the key if that is older than
-// seq, and marks its fetch (Fetch.Seen), also for events that come twice, late, or behind a hole.
-func (f *Follower) Inv(incarnation, seq uint64) Action {
-	a := f.heard(incarnation)
-	switch {
-	case a.Ignore:
-		return a
-	case !f.known:
-		return f.jump(seq, first(a))
-	case seq == f.last+1:
-		f.last = seq
-	case seq > f.last:
-		return f.jump(seq, CauseHole)
-	}
-	return a
-}
-
-// Reset handles the peer's word that it has dropped events for this member and goes on after seq.
-func (f *Follower) Reset(incarnation, seq uint64) Action {
-	a := f.heard(incarnation)
-	switch {
-	case a.Ignore:
-		return a
-	case !f.known:
-		return f.jump(seq, first(a))
-	}
-	return f.jump(max(seq, f.last), CauseReset)
-}
-
-// Renewed handles the answer to a renewal that was sent at sent: seq is the number of the last event that the peer sent before it, and
-// lease the length it grants (the caller has cut it to its own). The lease counts from sent, never from the receipt (R5): an answer
-// that was long under way says nothing about what the peer did meanwhile.
-func (f *Follower) Renewed(incarnation, seq uint64, sent int64, lease time.Duration) Action {
-	a := f.heard(incarnation)
-	switch {
-	case a.Ignore:
-		return a
-	case !f.known:
-		a = f.jump(seq, first(a))
-	case seq > f.last:
-		a = f.jump(seq, CauseHole)
-	}
-	f.state.LeaseUntil = max(f.state.LeaseUntil, sent+int64(max(lease, 0)))
-	a.State = f.state
-	return a
-}
-
-// heard takes note of who speaks. The peer's first incarnation needs no kill of its own: its first number brings one.
-func (f *Follower) heard(incarnation uint64) Action {
+// Contact handles the handshake of a new stream, which takes the place of the one before it: from now on messages of this incarnation
+// count, and no others. The peer's first incarnation needs no kill of its own: its first number brings one.
+//
+// Why not the higher incarnation: it is a start time, and a peer that restarts after its clock was set back has a lower one.
+func (f *Follower) Contact(incarnation uint64) Action {
 	before := f.state.Incarnation
-	switch {
-	case incarnation < before:
-		return Action{Ignore: true, State: f.state}
-	case incarnation == before:
+	if incarnation == before {
 		return f.action(CauseNone)
 	}
 	f.state.Incarnation = incarnation
@@ -131,13 +81,52 @@ func (f *Follower) heard(incarnation uint64) Action {
 	return f.bump(CauseRestart)
 }
 
-// first is the cause to report for the first number of an incarnation, which may itself have come with that number.
-func first(a Action) Cause {
-	if a.Kill != CauseNone {
-		return a.Kill
+// Inv handles the event with number seq. Unless the action says Ignore, the caller deletes its copy of the key if that is older than
+// seq, and marks its fetch (Fetch.Seen), also for events that come twice, late, or behind a hole.
+func (f *Follower) Inv(incarnation, seq uint64) Action {
+	switch {
+	case incarnation != f.state.Incarnation:
+		return f.ignore()
+	case !f.known:
+		return f.jump(seq, CauseFirst)
+	case seq == f.last+1:
+		f.last = seq
+	case seq > f.last:
+		return f.jump(seq, CauseHole)
 	}
-	return CauseFirst
+	return f.action(CauseNone)
 }
+
+// Reset handles the peer's word that it has dropped events for this member and goes on after seq.
+func (f *Follower) Reset(incarnation, seq uint64) Action {
+	switch {
+	case incarnation != f.state.Incarnation:
+		return f.ignore()
+	case !f.known:
+		return f.jump(seq, CauseFirst)
+	}
+	return f.jump(max(seq, f.last), CauseReset)
+}
+
+// Renewed handles the answer to a renewal that was sent at sent: seq is the number of the last event that the peer sent before it, and
+// lease the length it grants (the caller has cut it to its own). The lease counts from sent, never from the receipt (R5): an answer
+// that was long under way says nothing about what the peer did meanwhile.
+func (f *Follower) Renewed(incarnation, seq uint64, sent int64, lease time.Duration) Action {
+	a := f.action(CauseNone)
+	switch {
+	case incarnation != f.state.Incarnation:
+		return f.ignore()
+	case !f.known:
+		a = f.jump(seq, CauseFirst)
+	case seq > f.last:
+		a = f.jump(seq, CauseHole)
+	}
+	f.state.LeaseUntil = max(f.state.LeaseUntil, sent+int64(max(lease, 0)))
+	a.State = f.state
+	return a
+}
+
+func (f *Follower) ignore() Action { return Action{Ignore: true, State: f.state} }
 
 // jump continues after seq without having heard everything before it.
 func (f *Follower) jump(seq uint64, c Cause) Action {

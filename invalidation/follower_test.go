@@ -36,24 +36,28 @@ func TestFollower(t *testing.T) {
 			{"an event", inv(5, 10_001), Action{false, CauseNone, state(5, 1, 5*sec)}},
 		}},
 		{"events in order", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"1", inv(5, 1), Action{false, CauseFirst, state(5, 1, 0)}},
 			{"2", inv(5, 2), Action{false, CauseNone, state(5, 1, 0)}},
 			{"3", inv(5, 3), Action{false, CauseNone, state(5, 1, 0)}},
 		}},
 		// Case invalidation-3.
 		{"a lost event shows with the next one", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"1", inv(5, 1), Action{false, CauseFirst, state(5, 1, 0)}},
 			{"3", inv(5, 3), Action{false, CauseHole, state(5, 2, 0)}},
 			{"4", inv(5, 4), Action{false, CauseNone, state(5, 2, 0)}},
 		}},
 		// Case invalidation-3.
 		{"a lost last event shows with the renewal", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"1", inv(5, 1), Action{false, CauseFirst, state(5, 1, 0)}},
 			{"the answer", renewed(5, 2, sec), Action{false, CauseHole, state(5, 2, 2*sec)}},
 			{"again", renewed(5, 2, sec), Action{false, CauseNone, state(5, 2, 2*sec)}},
 		}},
 		// Case invalidation-6.
 		{"late and repeated events still apply", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"1", inv(5, 1), Action{false, CauseFirst, state(5, 1, 0)}},
 			{"3", inv(5, 3), Action{false, CauseHole, state(5, 2, 0)}},
 			{"2", inv(5, 2), Action{false, CauseNone, state(5, 2, 0)}},
@@ -61,6 +65,7 @@ func TestFollower(t *testing.T) {
 			{"4", inv(5, 4), Action{false, CauseNone, state(5, 2, 0)}},
 		}},
 		{"a reset kills and continues", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"1", inv(5, 1), Action{false, CauseFirst, state(5, 1, 0)}},
 			{"the reset", reset(5, 50), Action{false, CauseReset, state(5, 2, 0)}},
 			{"51", inv(5, 51), Action{false, CauseNone, state(5, 2, 0)}},
@@ -68,22 +73,30 @@ func TestFollower(t *testing.T) {
 			{"52", inv(5, 52), Action{false, CauseNone, state(5, 3, 0)}},
 		}},
 		{"a restart kills, the old one is ignored", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"1", inv(5, 1), Action{false, CauseFirst, state(5, 1, 0)}},
 			{"a lease", renewed(5, 1, sec), Action{false, CauseNone, state(5, 1, 2*sec)}},
 			{"the handshake", contact(6), Action{false, CauseRestart, state(6, 2, 2*sec)}},
 			{"the old one's event", inv(5, 2), Action{true, CauseNone, state(6, 2, 2*sec)}},
 			{"the old one's reset", reset(5, 2), Action{true, CauseNone, state(6, 2, 2*sec)}},
 			{"the old one's answer", renewed(5, 2, 9*sec), Action{true, CauseNone, state(6, 2, 2*sec)}},
-			{"the old one's handshake", contact(5), Action{true, CauseNone, state(6, 2, 2*sec)}},
 			{"the first number", renewed(6, 0, 3*sec), Action{false, CauseFirst, state(6, 3, 4*sec)}},
 			{"1", inv(6, 1), Action{false, CauseNone, state(6, 3, 4*sec)}},
 		}},
-		{"a restart seen by an event", []step{
+		{"a restart with the clock set back", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"7", inv(5, 7), Action{false, CauseFirst, state(5, 1, 0)}},
-			{"1 of the new one", inv(6, 1), Action{false, CauseRestart, state(6, 3, 0)}},
-			{"3 of the new one", inv(6, 3), Action{false, CauseHole, state(6, 4, 0)}},
+			{"the new one's handshake", contact(3), Action{false, CauseRestart, state(3, 2, 0)}},
+			{"the old one's event", inv(5, 8), Action{true, CauseNone, state(3, 2, 0)}},
+			{"1 of the new one", inv(3, 1), Action{false, CauseFirst, state(3, 3, 0)}},
+			{"3 of the new one", inv(3, 3), Action{false, CauseHole, state(3, 4, 0)}},
+		}},
+		{"nothing counts before the handshake", []step{
+			{"1", inv(5, 1), Action{true, CauseNone, state(0, 0, 0)}},
+			{"an answer", renewed(5, 1, sec), Action{true, CauseNone, state(0, 0, 0)}},
 		}},
 		{"a lease never shrinks", []step{
+			{"the handshake", contact(5), Action{false, CauseNone, state(5, 0, 0)}},
 			{"late", renewed(5, 0, 5*sec), Action{false, CauseFirst, state(5, 1, 6*sec)}},
 			{"early", renewed(5, 0, 3*sec), Action{false, CauseNone, state(5, 1, 6*sec)}},
 		}},

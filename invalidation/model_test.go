@@ -220,7 +220,7 @@ func (m *model) answer(r *reader, key int, f *Fetch, sent int64, incarnation, se
 // renew sends a renewal, after it opened, broke or restarted what the faults say.
 func (m *model) renew(r *reader) {
 	if m.r.IntN(1000) < m.f.restart {
-		m.startOwner(m.owner.incarnation + 1)
+		m.startOwner(m.r.Uint64()) // new, but not higher: its clock may have been set back
 	}
 	s := r.stream
 	if s != nil && (s.owner != m.owner || m.r.IntN(1000) < m.f.breaks) {
@@ -231,6 +231,7 @@ func (m *model) renew(r *reader) {
 	if s == nil {
 		s = &stream{owner: m.owner, sub: m.owner.log.Subscribe("reader"), sent: map[uint64]int64{}}
 		r.stream = s
+		m.note(r.follower.Contact(m.owner.incarnation))
 	}
 	s.nonce++
 	s.sent[s.nonce] = m.now

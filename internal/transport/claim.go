@@ -18,7 +18,7 @@ const maxMemberStreams = 64
 // address, until
 //   - its last stream has ended, or
 //   - another one comes from the address that this member's list has for the ID, and the first did not, or
-//   - a newer incarnation comes and the first has been silent for four renewals: its machine is gone, its connection not yet.
+//   - another one comes and the first has been silent for four renewals: its machine is gone, its connection not yet.
 //
 // Any other process that claims the ID is refused. Whoever lost it is refused with its next frame.
 type claims struct {
@@ -72,9 +72,6 @@ func (cs *claims) enter(s *Session, listed string, now, silence int64) error {
 func (c *claim) yields(s *Session, listed string, now, silence int64) bool {
 	if c.addr != s.Addr && listed == s.Addr {
 		return true
-	}
-	if s.Incarnation <= c.incarnation {
-		return false
 	}
 	for old := range c.sessions {
 		if now-old.heard.Load() < silence {

@@ -28,8 +28,9 @@ func TestClaims(t *testing.T) {
 		{"newer, the first is silent", Session{Member: "x", Addr: "one", Incarnation: 6}, "", silence, codes.OK},
 		{"newer elsewhere, the first is silent", Session{Member: "x", Addr: "two", Incarnation: 6}, "", silence, codes.OK},
 		{"newer elsewhere, the first lives", Session{Member: "x", Addr: "two", Incarnation: 6}, "", 0, codes.AlreadyExists},
-		{"older, the first is silent", Session{Member: "x", Addr: "one", Incarnation: 4}, "", silence, codes.AlreadyExists},
-		{"same incarnation elsewhere", Session{Member: "x", Addr: "two", Incarnation: 5}, "", silence, codes.AlreadyExists},
+		{"restarted with the clock set back", Session{Member: "x", Addr: "one", Incarnation: 4}, "", silence, codes.OK},
+		{"the same, the first lives", Session{Member: "x", Addr: "one", Incarnation: 4}, "", silence - 1, codes.AlreadyExists},
+		{"same incarnation elsewhere", Session{Member: "x", Addr: "two", Incarnation: 5}, "", 0, codes.AlreadyExists},
 		{"the list names the second", Session{Member: "x", Addr: "two", Incarnation: 4}, "two", 0, codes.OK},
 		{"the list names the first", Session{Member: "x", Addr: "two", Incarnation: 6}, "one", 0, codes.AlreadyExists},
 		{"the list names neither", Session{Member: "x", Addr: "two", Incarnation: 6}, "three", 0, codes.AlreadyExists},
@@ -148,6 +149,20 @@ func TestSameID(t *testing.T) {
 	})
 }
 
+// A peer that is replaced has left before the one that takes its place connects.
+func TestLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a, b := start(m, "a", &node{}), start(m, "b", &node{})
+		p := connect(t, a)
+		a.SetPeers([]PeerAddr{{ID: "b", Addr: "elsewhere"}})
+		if !p.Left() || a.Peer("b").Left() {
+			t.Errorf("left: %v, and the one in its place: %v; want only the first", p.Left(), a.Peer("b").Left())
+		}
+		shut(t, a, b)
+	})
+}
+
 // A member that was restarted gets in although the connections of its former life are still open: its machine went away without a
 // word.
 func TestTakeOverSilent(t *testing.T) {
@@ -159,13 +174,13 @@ func TestTakeOverSilent(t *testing.T) {
 			cfg.Self.Incarnation = incarnation
 			return New(cfg)
 		}
-		first := member(1)
+		first := member(2)
 		first.SetPeers([]PeerAddr{{ID: "c", Addr: "c"}})
 		await(t, "the first is connected", first.Peer("c").Ready)
 		m.gate("c").shut() // what it sends does not arrive any more
 		time.Sleep(100 * time.Millisecond)
 		m.split("c")
-		second := member(2)
+		second := member(1) // its clock was set back
 		began := time.Now()
 		second.SetPeers([]PeerAddr{{ID: "c", Addr: "c"}})
 		await(t, "the second is connected", second.Peer("c").Ready)

@@ -28,7 +28,7 @@ type Self struct {
 	ID          string
 	Addr        string // as the peers dial it
 	Cluster     string
-	Incarnation uint64 // higher at every start of the member
+	Incarnation uint64 // its start time, new at every start; not higher where the clock was set back
 }
 
 // PeerAddr is a member to be connected to, and whom it must say it is. Where ID and Addr are the same, only the latter is known.

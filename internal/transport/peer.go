@@ -132,6 +132,10 @@ func (p *Peer) close() {
 // ID returns the member's ID.
 func (p *Peer) ID() string { return p.id }
 
+// Left tells whether the peer is none any more. The one that takes its place, by the same ID, begins to connect after that: so what is still
+// heard of this one is told from news.
+func (p *Peer) Left() bool { return p.ctx.Err() != nil }
+
 // Addr returns the address that is dialled.
 func (p *Peer) Addr() string { return p.addr }
 

@@ -107,21 +107,33 @@ func (t *Transport) SetPeers(ps []PeerAddr) {
 	old := *t.peers.Load()
 	next := make(map[string]*Peer, len(ps))
 	for _, a := range ps {
-		if a.ID == t.cfg.Self.ID || next[a.ID] != nil {
-			continue
-		}
-		if p := old[a.ID]; p != nil && p.addr == a.Addr {
+		p := old[a.ID]
+		_, double := next[a.ID]
+		switch {
+		case a.ID == t.cfg.Self.ID, double:
+		case p != nil && p.addr == a.Addr:
 			next[a.ID] = p
-			continue
+		default:
+			next[a.ID] = nil
 		}
-		next[a.ID] = t.newPeer(a)
+	}
+	for id, p := range old {
+		if next[id] == nil {
+			t.dropLocked(p) // first: see Peer.Left
+		}
+	}
+	for _, a := range ps {
+		if p, ok := next[a.ID]; ok && p == nil {
+			next[a.ID] = t.newPeer(a)
+		}
 	}
 	t.peers.Store(&next)
-	for id, p := range old {
-		if next[id] != p {
-			t.wg.Go(p.close)
-		}
-	}
+}
+
+// dropLocked closes a peer in the background.
+func (t *Transport) dropLocked(p *Peer) {
+	p.cancel()
+	t.wg.Go(p.close)
 }
 
 // Peer returns the peer with this ID, or nil.
