@@ -16,8 +16,8 @@ import (
 
 // NodeConfig configures a Node. Zero fields take the documented defaults; what is invalid is a *ConfigError from Start.
 type NodeConfig struct {
-	// ID is the member's name, unique in the cluster. Default: the advertised address, which is also what the discoveries
-	// that know addresses only (peers.Static, peers.DNS) call it.
+	// ID is the member's name, unique in the cluster: the second of two processes with one ID is refused (Stats.Doubt). Default: the
+	// advertised address, which is also what the discoveries that know addresses only (peers.Static, peers.DNS) call it.
 	ID string
 	// Cluster keeps clusters apart: members of another one are refused. Default "nearcache".
 	Cluster string

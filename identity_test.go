@@ -12,6 +12,7 @@ import (
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/peers/peerstest"
 )
 
 // Case invalidation-8. A member that restarts after its clock was set back by an hour is followed by its peers as any other that restarts:
@@ -100,6 +101,54 @@ func TestRestartWithTheClockSetBack(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Two nodes with one ID and no third one: whichever way discovery has them, one of them is in doubt and the other one goes on.
+func TestTwoNodesWithOneIDAlone(t *testing.T) {
+	addrs := [2]string{"127.0.0.1:7946", "127.0.0.2:7946"}
+	byID := func(addr string) func() peers.Discovery {
+		return func() peers.Discovery { return peers.NewList(peers.Member{ID: "x", Addr: addr}) }
+	}
+	for _, tt := range []struct {
+		name string
+		list func() peers.Discovery
+		want [2]bool // who is in doubt; the second one starts later
+	}{
+		{"by addresses", func() peers.Discovery { return peers.Static(addrs[0], addrs[1]) }, [2]bool{false, true}},
+		{"by ID, the first", byID(addrs[0]), [2]bool{false, true}},
+		{"by ID, the second", byID(addrs[1]), [2]bool{true, false}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := peerstest.NewNetwork()
+				var nodes [2]*nearcache.Node
+				for i, name := range []string{"127.0.0.1", "127.0.0.2"} {
+					host := network.Host(name)
+					l, err := host.Listen(":7946")
+					if err != nil {
+						t.Fatal(err)
+					}
+					cfg := nearcache.NodeConfig{ID: "x", Listener: l, Dial: host.Dial, Discovery: tt.list()}
+					if nodes[i], err = nearcache.Start(t.Context(), cfg); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+				}
+				time.Sleep(6 * time.Second) // whoever starts is in doubt for five Bounds
+				for range 50 {
+					time.Sleep(100 * time.Millisecond)
+					if got := [2]bool{nodes[0].Stats().Doubt, nodes[1].Stats().Doubt}; got != tt.want {
+						t.Fatalf("in doubt: %v, want %v", got, tt.want)
+					}
+				}
+				for _, n := range nodes {
+					if err := n.Close(context.Background()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
 }
 
 // A node whose ID discovery does not know goes by its address, and says so wherever it names itself.

@@ -17,7 +17,7 @@ type members struct {
 	*membership.View
 	number uint64 // on this node: 1, 2, ...
 	known  bool   // discovery has answered, or there is none
-	// contested tells that peers refuse this node: another process has its ID. It may be the one that hears of invalidations.
+	// contested tells that another process has this node's ID, and came first. It may be the one that hears of invalidations.
 	contested bool
 	peers     []*peer // by index of the ring; nil for this node
 }
@@ -162,7 +162,7 @@ func (n *Node) tickMembers(now int64) {
 	}
 	n.mu.Unlock()
 	if contested && !was {
-		n.cfg.Logger.Error("another process has this node's ID, and peers refuse this one: nothing is owned here until it is gone", "id", n.id)
+		n.cfg.Logger.Error("another process has this node's ID, and came first: nothing is owned here until it is gone", "id", n.id)
 	}
 }
 
@@ -201,6 +201,9 @@ func (n *Node) connectLocked(m, old *members) {
 		if i != m.Self {
 			addrs = append(addrs, transport.PeerAddr{ID: e.ID, Addr: e.Addr})
 		}
+	}
+	if m.ListedAt != "" {
+		addrs = append(addrs, transport.PeerAddr{ID: n.id, Addr: m.ListedAt})
 	}
 	n.transport.SetPeers(addrs)
 	for i, e := range m.Members {

@@ -406,7 +406,7 @@ func TestANodeKnowsItself(t *testing.T) {
 		"no ID, known by one":  {list: named},
 		"ID, moved": {id: func(i int) string { return fmt.Sprint("n", i) }, list: func(self int) []peers.Member {
 			list := named(self)
-			list[self].Addr = "127.0.0.99:7946" // where it was before it was restarted
+			list[self].Addr = "127.0.0.99:7946" // where it was before it was restarted: it looks there for another process with its ID
 			return list
 		}},
 	} {
@@ -429,7 +429,7 @@ func TestANodeKnowsItself(t *testing.T) {
 						cfg.Advertise = tt.advertise(i)
 					}
 					cfg.Dial = func(ctx context.Context, to string) (net.Conn, error) {
-						if to == addr(i) || to == "127.0.0.99:7946" {
+						if to == addr(i) {
 							t.Errorf("node %d dials itself, at %s", i, to)
 						}
 						return host.Dial(ctx, to)

@@ -11,7 +11,7 @@ import (
 // Stats is a snapshot of what a node knows and has counted. It is a copy: changing it changes nothing.
 type Stats struct {
 	Node           string
-	Doubt          bool          // what this node owns lives a Bound at most (docs/protocol.md R7)
+	Doubt          bool          // what this node owns lives a Bound at most (docs/protocol.md R7), or another process had its ID first
 	RingView       uint64        // fingerprint of the member list
 	ViewMismatches uint64        // answers from peers with another view
 	DiscoveryAge   time.Duration // since discovery last answered; negative: it has not yet

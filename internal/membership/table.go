@@ -23,6 +23,9 @@ type View struct {
 	Listed  bool           // discovery reports this node; false: the node has added itself
 	Ring    *ring.Ring     // its members have the same indexes
 	byAddr  map[string]int // indexes
+	// ListedAt is the address that discovery has for this node's ID, as a rule its own. Another one lags behind, or is that of another
+	// process with the same ID. Empty: discovery does not know the ID.
+	ListedAt string
 
 	// Past are the rings of the last Pace.Window, the oldest first. blurred is until when there may have been more of them.
 	Past    []Past
@@ -152,7 +155,7 @@ func (t *Table) accept(view *View, now int64) (changed bool) {
 }
 
 func (v *View) equal(w *View) bool {
-	return slices.Equal(v.Members, w.Members) && v.Self == w.Self && v.Listed == w.Listed
+	return slices.Equal(v.Members, w.Members) && v.Self == w.Self && v.Listed == w.Listed && v.ListedAt == w.ListedAt
 }
 
 // shrinks tells whether fewer than half of the listed members, or none of the others, are left in w; those that are leaving do not
@@ -182,6 +185,10 @@ func (t *Table) build(list []peers.Member) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
+	listedAt := ""
+	if i := slices.IndexFunc(members, func(m peers.Member) bool { return m.ID == t.self.ID }); i >= 0 {
+		listedAt = members[i].Addr
+	}
 	members, me, listed := t.place(members)
 	slices.SortFunc(members, func(a, b peers.Member) int { return cmp.Compare(a.ID, b.ID) })
 	onRing := make([]ring.Member, len(members))
@@ -196,7 +203,7 @@ func (t *Table) build(list []peers.Member) (*View, error) {
 	for i, m := range members {
 		byAddr[m.Addr] = i
 	}
-	return &View{Members: slices.Clip(members), Self: r.Index(me), Listed: listed, Ring: r, byAddr: byAddr}, nil
+	return &View{Members: slices.Clip(members), Self: r.Index(me), Listed: listed, ListedAt: listedAt, Ring: r, byAddr: byAddr}, nil
 }
 
 // clean returns the list in canonical form, without doubles and without order.

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -17,10 +19,11 @@ const maxMemberStreams = 64
 // claims keeps which process speaks for which member. An ID belongs to the process that came first, known by its incarnation and
 // address, until
 //   - its last stream has ended, or
-//   - another one comes from the address that this member's list has for the ID, and the first did not, or
+//   - another one comes from an address that this member's list has for the ID, and the first did not, or
 //   - another one comes and the first has been silent for four renewals: its machine is gone, its connection not yet.
 //
-// Any other process that claims the ID is refused. Whoever lost it is refused with its next frame.
+// Any other process that claims the ID is refused. Whoever lost it is refused with its next frame. Two processes that claim one ID and
+// meet decide it between them: see Transport.meet.
 type claims struct {
 	// mu guards the fields below, and the sessions and bulks of claims. It is a leaf.
 	mu   sync.Mutex
@@ -39,9 +42,9 @@ type claim struct {
 	late    atomic.Int64 // bytes of the values that are not sent yet
 }
 
-// enter lets s speak for its member. listed is the member's address on this member's list, empty if it is not on it. It fails with the
-// status to refuse the stream with.
-func (cs *claims) enter(s *Session, listed string, now, silence int64) error {
+// enter lets s speak for its member. listed tells whether this member's list has a member at an address. It fails with the status to
+// refuse the stream with.
+func (cs *claims) enter(s *Session, listed func(member, addr string) bool, now, silence int64) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.held[s.Member]
@@ -69,8 +72,8 @@ func (cs *claims) enter(s *Session, listed string, now, silence int64) error {
 }
 
 // yields tells whether the claim ends for the sake of s, which is another process'.
-func (c *claim) yields(s *Session, listed string, now, silence int64) bool {
-	if c.addr != s.Addr && listed == s.Addr {
+func (c *claim) yields(s *Session, listed func(member, addr string) bool, now, silence int64) bool {
+	if listed(s.Member, s.Addr) && !listed(s.Member, c.addr) {
 		return true
 	}
 	for old := range c.sessions {
@@ -119,23 +122,52 @@ func (cs *claims) streams(member string) int {
 // silence is how long a member that lives is never silent: it sends renewals.
 func (t *Transport) silence() int64 { return 4 * int64(t.cfg.RenewEvery) }
 
-// listed returns the address of a member on this member's list, or "". One that is known by its address only is there by whatever ID it
+// listed tells whether this member's list has a member at an address. One that is known by its address only is there by whatever ID it
 // has.
-func (t *Transport) listed(member, addr string) string {
+func (t *Transport) listed(member, addr string) bool {
 	p := t.Peer(member)
 	if p == nil {
 		p = t.Peer(addr)
 	}
-	if p == nil {
-		return ""
+	return p != nil && p.addr == addr
+}
+
+// meet refuses a process that has this member's ID, and decides which of the two goes on: the one that the list has at its address, or
+// else the one that started first, each by its own clock. AlreadyExists tells the other one that it has to give way.
+func (t *Transport) meet(h *hello) error {
+	self := &t.cfg.Self
+	if h.Addr == self.Addr && h.Incarnation == self.Incarnation {
+		return status.Error(codes.FailedPrecondition, "nearcache: this member has dialled itself: discovery has another address of it")
 	}
-	return p.addr
+	first := self.Incarnation < h.Incarnation || self.Incarnation == h.Incarnation && self.Addr < h.Addr
+	if first || t.named.Load() {
+		return status.Error(codes.AlreadyExists, fmt.Sprintf(
+			"nearcache: %.80q has the ID of this member, %.64q: two members must not have the same", h.Addr, h.Member))
+	}
+	t.contestedAt.Store(t.now())
+	return status.Error(codes.FailedPrecondition, fmt.Sprintf(
+		"nearcache: %.80q has the ID of this member, %.64q, and had it first: this one gives way", h.Addr, h.Member))
+}
+
+// greet asks the process at the address that the list has for this member's own ID whether it is there, and has the ID: its refusal says so.
+func (p *Peer) greet() error {
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	st, err := p.open(ctx, laneDesc(), laneMethod)
+	if err != nil {
+		return err
+	}
+	f := &replyFrame{}
+	if err := p.shake(st, cancel, &requestFrame{Hello: p.t.hello()}, f, func() *hello { return f.Hello }); err != nil {
+		return err
+	}
+	return errors.New("nearcache: another member is there by now")
 }
 
 // contestedFor is how long a refusal counts: a process that is refused tries again more often.
 const contestedFor = 3 * time.Second
 
-// Contested tells whether peers refuse this member, because another process has its ID and came to them first.
+// Contested tells whether another process has this member's ID and came first: peers refuse this one, or it gave way.
 func (t *Transport) Contested() bool {
 	at := t.contestedAt.Load()
 	return at != 0 && t.now()-at < int64(contestedFor)

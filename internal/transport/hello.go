@@ -68,9 +68,7 @@ func (t *Transport) checkClient(at *peer.Peer, h *hello) error {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if h.Member == t.cfg.Self.ID {
-		t.contestedAt.Store(t.now())
-		return status.Error(codes.AlreadyExists, fmt.Sprintf(
-			"nearcache: %.80q has the ID of this member, %.64q: two members must not have the same", h.Addr, h.Member))
+		return t.meet(h)
 	}
 	return nil
 }

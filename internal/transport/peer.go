@@ -77,6 +77,32 @@ type PeerStatus struct {
 
 // newPeer starts to connect. A peer that cannot be dialled at all stays down.
 func (t *Transport) newPeer(a PeerAddr) *Peer {
+	p := t.dialPeer(a)
+	if p.conn == nil {
+		return p
+	}
+	p.spawn(p.watch)
+	for i := range p.lanes {
+		p.spawn(func() { p.keep(func() error { return p.runLane(i) }) })
+	}
+	p.spawn(func() { p.keep(p.runCohere) })
+	if t.cfg.MaxAge > 0 {
+		p.spawn(p.renew)
+	}
+	return p
+}
+
+// newRival starts to look for another process with this member's ID at addr.
+func (t *Transport) newRival(addr string) *Peer {
+	p := t.dialPeer(PeerAddr{ID: addr, Addr: addr})
+	if p.conn != nil {
+		p.spawn(func() { p.keep(p.greet) })
+	}
+	return p
+}
+
+// dialPeer returns a peer that does nothing yet, with a connection that is made when it is first used; none if addr cannot be dialled.
+func (t *Transport) dialPeer(a PeerAddr) *Peer {
 	p := &Peer{
 		t: t, id: a.ID, addr: a.Addr,
 		lanes:     make([]atomic.Pointer[lane], t.cfg.Lanes),
@@ -89,15 +115,6 @@ func (t *Transport) newPeer(a PeerAddr) *Peer {
 	var err error
 	if p.conn, err = t.dialBy(p.dial, a.Addr, streamWindow); err != nil {
 		p.explain(err)
-		return p
-	}
-	p.spawn(p.watch)
-	for i := range p.lanes {
-		p.spawn(func() { p.keep(func() error { return p.runLane(i) }) })
-	}
-	p.spawn(func() { p.keep(p.runCohere) })
-	if t.cfg.MaxAge > 0 {
-		p.spawn(p.renew)
 	}
 	return p
 }

@@ -50,7 +50,7 @@ func (t *Transport) newSession(ctx context.Context, h *hello, view uint64, bulk 
 	s.view.Store(view)
 	now := t.now()
 	s.heard.Store(now)
-	if err := t.claims.enter(s, t.listed(s.Member, s.Addr), now, t.silence()); err != nil {
+	if err := t.claims.enter(s, t.listed, now, t.silence()); err != nil {
 		return nil, t.refuse(h, err)
 	}
 	return s, nil

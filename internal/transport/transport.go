@@ -28,7 +28,8 @@ type Transport struct {
 	claims  claims
 
 	refusals    refusals
-	contestedAt atomic.Int64 // when a peer last refused this member's ID; 0: never
+	contestedAt atomic.Int64 // when another process last turned out to have this member's ID, and first; 0: never
+	named       atomic.Bool  // the list has this member's ID at its address
 
 	peers     atomic.Pointer[map[string]*Peer] // never changed in place
 	draining  atomic.Bool
@@ -40,6 +41,7 @@ type Transport struct {
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
 	closing  bool
+	rival    *Peer          // at the other address that the list has for this member's ID; nil: there is none
 	wg       sync.WaitGroup // Add under mu while not closing
 
 	hurry     chan struct{} // closed when Close must not wait for calls any more
@@ -97,7 +99,8 @@ func (t *Transport) Serve(l net.Listener) {
 }
 
 // SetPeers makes ps the members to be connected to: it opens new connections, closes those that are not listed any more and keeps the
-// rest. An ID with another address is another peer. Self, and an ID's second entry, are skipped. It does not wait for the peers.
+// rest. An ID with another address is another peer, and an ID's second entry is skipped. If this member's own ID is at another address it
+// is asked whether another process is there that has it. It does not wait for the peers.
 func (t *Transport) SetPeers(ps []PeerAddr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,11 +109,14 @@ func (t *Transport) SetPeers(ps []PeerAddr) {
 	}
 	old := *t.peers.Load()
 	next := make(map[string]*Peer, len(ps))
+	own := ""
 	for _, a := range ps {
 		p := old[a.ID]
 		_, double := next[a.ID]
 		switch {
-		case a.ID == t.cfg.Self.ID, double:
+		case a.ID == t.cfg.Self.ID:
+			own = a.Addr
+		case double:
 		case p != nil && p.addr == a.Addr:
 			next[a.ID] = p
 		default:
@@ -128,6 +134,19 @@ func (t *Transport) SetPeers(ps []PeerAddr) {
 		}
 	}
 	t.peers.Store(&next)
+	t.setOwnLocked(own)
+}
+
+// setOwnLocked notes the address that the list has for this member's ID, "" for none.
+func (t *Transport) setOwnLocked(addr string) {
+	t.named.Store(addr == t.cfg.Self.Addr)
+	if t.rival != nil && t.rival.addr != addr {
+		t.dropLocked(t.rival)
+		t.rival = nil
+	}
+	if t.rival == nil && addr != "" && addr != t.cfg.Self.Addr {
+		t.rival = t.newRival(addr)
+	}
 }
 
 // dropLocked closes a peer in the background.
@@ -191,6 +210,9 @@ func (t *Transport) shutDown() {
 	var peers sync.WaitGroup
 	for _, p := range t.Peers() {
 		peers.Go(p.close)
+	}
+	if t.rival != nil { // it changes no more: closing is set
+		peers.Go(t.rival.close)
 	}
 	t.endCohere()
 	t.stopServer()
