@@ -308,6 +308,7 @@ func (n *Node) tick() {
 		if now >= next {
 			next = now + int64(tick)
 			n.tickMembers(now)
+			n.tickDoubt(now)
 			n.tickHolders(now)
 			for _, ks := range all {
 				ks.tick(now)
