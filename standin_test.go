@@ -144,3 +144,41 @@ func TestAFrozenLeaseHolder(t *testing.T) {
 		})
 	}
 }
+
+// A load that ends while the owner drains ends the wait of those who wait for it there, and nobody loads a second time.
+func TestALoadEndsWhileItsOwnerDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		g := newGated()
+		caches := open(t, c, "ks", nearcache.Config[string]{Load: g.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		var wg sync.WaitGroup
+		get := func(i int) {
+			wg.Go(func() {
+				if v, err := caches[i].Get(t.Context(), key); v != "v" || err != nil {
+					t.Errorf("node %d: got %q, %v, want the value", i, v, err)
+				}
+			})
+		}
+		get(1)
+		<-g.started
+		get(0)
+		get(2)
+		synctest.Wait()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Nodes[0].Close(t.Context()) }()
+		time.Sleep(100 * time.Millisecond)
+		start := time.Now()
+		g.end <- func() (string, error) { return "v", nil }
+		wg.Wait()
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 100*time.Millisecond {
+			t.Errorf("the callers and the node that closes waited %v for a load that had ended", took)
+		}
+		if got := g.calls.Load(); got != 1 {
+			t.Errorf("got %d loads, want 1", got)
+		}
+	})
+}

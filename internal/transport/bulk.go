@@ -23,7 +23,8 @@ const (
 	parcelLife     = 10 * time.Second
 )
 
-// startBulk sends a call alone on the bulk connection: its value is large, or (with the token of a parcel) its answer is.
+// startBulk sends a call alone on the bulk connection: its value is large, or (with the token of a parcel) its answer
+// is, or the peer drains.
 func (p *Peer) startBulk(c *Call) {
 	if p.bulks.Add(1) > maxBulkCalls {
 		p.bulks.Add(-1)
@@ -145,7 +146,7 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 		}
 		in.Req.Token = Token{} // it is asked for anew
 	}
-	if !t.register(s) {
+	if !t.register(s) && !in.Req.Op.endsLoad() { // those who wait here wait for it
 		return nil, errDraining()
 	}
 	defer t.unregister(s)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A member that drains answers those that wait, and gets no new calls.
+// A member that drains answers those that wait, and gets no new calls but what they wait for.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -43,6 +43,13 @@ func TestDrain(t *testing.T) {
 		}
 		if _, err := p.Do(t.Context(), get("k")); !errors.Is(err, ErrDown) {
 			t.Errorf("call to a peer that drains: got %v, want %v", err, ErrDown)
+		}
+		for _, op := range []Op{OpFill, OpRelease} { // those who wait wait for it
+			end := get("k")
+			end.Op = op
+			if _, err := p.Do(t.Context(), end); err != nil {
+				t.Errorf("the end of a load to a peer that drains: %v", err)
+			}
 		}
 		w.s.Answer(w.id, &Reply{Status: StatusHit, Value: []byte("v"), HasValue: true})
 		<-c.Done()

@@ -16,6 +16,9 @@ const (
 	OpPing                     // answered at once with StatusOK
 )
 
+// endsLoad tells that others may wait for what the request says.
+func (o Op) endsLoad() bool { return o == OpFill || o == OpRelease }
+
 // Flags of a Request.
 const (
 	FlagNear      uint32 = 1 << iota // the asker wants to keep a near copy

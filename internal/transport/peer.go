@@ -224,7 +224,7 @@ func (p *Peer) Start(c *Call) {
 	l, err := p.admit(&c.Request, 1)
 	switch {
 	case err != nil:
-	case travelsAlone(&c.Request):
+	case l == nil || travelsAlone(&c.Request):
 		p.startBulk(c)
 	default:
 		err = l.start(c)
@@ -245,7 +245,7 @@ func (p *Peer) StartBatch(cs []*Call, b *Batch) {
 		switch {
 		case err != nil:
 			c.fail(p, err)
-		case travelsAlone(&c.Request):
+		case l == nil || travelsAlone(&c.Request):
 			p.startBulk(c)
 		default:
 			small = append(small, c)
@@ -264,13 +264,15 @@ func (p *Peer) StartBatch(cs []*Call, b *Batch) {
 }
 
 // admit returns the lane for a request that is one of n, or why it cannot be sent. An Invalidate and a Release are sent whatever the breaker
-// says: the peer applies them when it reads them, however late its answer is.
+// says: the peer applies them when it reads them, however late its answer is. The end of a load is sent to a peer that drains, alone (nil): its
+// lanes take no calls any more, and those that it still has to answer wait for just that.
 func (p *Peer) admit(q *Request, n int) (*lane, error) {
 	if q.check() != nil {
 		return nil, ErrRequest
 	}
 	l := p.pick(n)
-	if l == nil || !p.breaker.allows() && q.Op != OpInvalidate && q.Op != OpRelease {
+	passed := !p.breaker.allows() && q.Op != OpInvalidate && q.Op != OpRelease
+	if passed || l == nil && !(p.leaving.Load() && q.Op.endsLoad()) {
 		return nil, ErrDown
 	}
 	return l, nil
