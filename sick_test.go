@@ -96,7 +96,7 @@ func TestSickPeers(t *testing.T) {
 			links(func(c *testcluster.Cluster, other string) { c.Network.Delay(host, other, 0) }), 1,
 		},
 	} {
-		for _, nodes := range []int{3, 10} {
+		for _, nodes := range []int{3, 5, 10} {
 			if nodes > 3 && (raceEnabled || testing.Short()) {
 				continue
 			}

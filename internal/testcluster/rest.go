@@ -26,6 +26,15 @@ func Held() Resources {
 	return r
 }
 
+// Heap returns the bytes that are in use on this process' heap.
+func Heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what a pool gave up lives for one more
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
 // Over says what is held beyond base; empty: nothing. With slack, so many more do not count.
 func (r Resources) Over(base Resources, slack int) string {
 	var over []string

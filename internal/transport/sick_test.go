@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 )
 
 // A breaker opens once, closes when the peer is well, and trusts one that flaps less each time.
@@ -56,6 +57,7 @@ func TestBreaker(t *testing.T) {
 type sick struct {
 	serve func(req *Request) bool           // false: not answered
 	rogue func(l net.Listener)              // takes the place of the peer's server
+	hello func(h *hello)                    // changes what a rogue says about itself
 	fault func(g *gate, stop chan struct{}) // runs meanwhile
 	slow  int                               // calls that may wait for a PeerTimeout
 	fine  bool                              // some calls have to be answered meanwhile
@@ -100,6 +102,8 @@ func TestSickPeers(t *testing.T) {
 		}},
 		"refuses":         {rogue: func(l net.Listener) { _ = l.Close() }},
 		"never answers":   {rogue: func(l net.Listener) { drain(l, nil) }},
+		"another version": {hello: func(h *hello) { h.Protocol++ }},
+		"another cluster": {hello: func(h *hello) { h.Cluster = "other" }},
 		"answers garbage": {rogue: func(l net.Listener) { drain(l, []byte(strings.Repeat("garbage", 100))) }},
 	}
 	for name, c := range cases {
@@ -127,6 +131,22 @@ func drain(l net.Listener, answer []byte) {
 	}
 }
 
+// greet answers each lane with a hello, and nothing more, until l is closed.
+func greet(l net.Listener, codec encoding.CodecV2, h *hello) {
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(codec))
+	srv.RegisterService(&grpc.ServiceDesc{ServiceName: serviceName, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+		StreamName: "Lane", ServerStreams: true, ClientStreams: true,
+		Handler: func(_ any, st grpc.ServerStream) error {
+			if err := st.SendMsg(&replyFrame{Hello: h}); err != nil {
+				return err
+			}
+			return st.RecvMsg(&requestFrame{})
+		},
+	}}}, nil)
+	_ = srv.Serve(l)
+	srv.Stop()
+}
+
 func testSick(t *testing.T, c *sick, release func()) {
 	t.Helper()
 	m := newMemory()
@@ -145,6 +165,12 @@ func testSick(t *testing.T, c *sick, release func()) {
 	ill.Store(true)
 	var rogue net.Listener
 	switch {
+	case c.hello != nil:
+		h := b.hello()
+		c.hello(h)
+		shut(t, b)
+		rogue = m.listen("b")
+		wg.Go(func() { greet(rogue, b.codec, h) })
 	case c.rogue != nil:
 		shut(t, b)
 		rogue = m.listen("b")
@@ -181,7 +207,7 @@ func testSick(t *testing.T, c *sick, release func()) {
 		t.Errorf("%d calls were answered", answered.Load())
 	}
 	t.Logf("%d calls waited, the last of them began after %v, %d were answered", waited.Load(), time.Duration(last.Load()), answered.Load())
-	if c.rogue == nil && c.fault == nil && p.Ready() {
+	if rogue == nil && c.fault == nil && p.Ready() {
 		t.Error("a sick peer is in use")
 	}
 	close(stop)
