@@ -515,6 +515,16 @@ func TestARollingRestart(t *testing.T) {
 		var wg sync.WaitGroup
 		var closing atomic.Int64
 		closing.Store(-1)
+		var acked atomic.Int64 // the version of "changing" that an Invalidate returned nil for
+		wg.Go(func() {
+			for version := 1; ctx.Err() == nil; version++ {
+				db.write("changing", version)
+				if err := current[version%4].Load().Invalidate(ctx, "changing"); err == nil {
+					acked.Store(int64(version))
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
 		for i := range current {
 			wg.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
@@ -525,6 +535,15 @@ func TestARollingRestart(t *testing.T) {
 						return
 					}
 					time.Sleep(2 * time.Millisecond)
+				}
+			})
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					least := acked.Load()
+					time.Sleep(1050 * time.Millisecond) // a Bound
+					if v, err := current[i].Load().Get(ctx, "changing"); err == nil && int64(v) < least {
+						t.Errorf("node %d: got version %d a Bound after version %d was invalidated", i, v, least)
+					}
 				}
 			})
 		}
