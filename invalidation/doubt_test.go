@@ -114,14 +114,26 @@ func TestResetOfALog(t *testing.T) {
 	l.Reset()
 	s.Renew(7)
 	var b Batch
-	if !s.Take(&b, 10) || !b.Reset || len(b.Events) != 0 || !b.Renewed || b.Nonce != 7 || b.Seq != 1 {
+	if !s.Take(&b, 10) || !b.Reset || len(b.Events) != 0 || !b.Renewed || b.Nonce != 7 || b.Seq != 2 {
 		t.Fatalf("got %+v, want a reset, then the renewal", b)
 	}
 	var f Follower
 	f.Contact(1)
 	f.Inv(1, 1)
 	gen := f.State().Gen
-	if a := f.Reset(1, 1); a.Kill != CauseReset || a.State.Gen == gen {
+	if a := f.Reset(1, 2); a.Kill != CauseReset || a.State.Gen == gen {
 		t.Fatalf("got %+v, want all copies dead", a)
+	}
+	// Lost with the stream that it was to come on.
+	gen = f.State().Gen
+	l.Reset()
+	s.Close()
+	s = l.Subscribe("a")
+	s.Renew(8)
+	if !s.Take(&b, 10) || b.Reset || !b.Renewed {
+		t.Fatalf("got %+v on a new stream, want the renewal only", b)
+	}
+	if a := f.Renewed(1, b.Seq, 0, time.Second); a.Kill != CauseHole || a.State.Gen == gen {
+		t.Fatalf("got %+v after a lost reset, want all copies dead", a)
 	}
 }

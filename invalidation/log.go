@@ -135,12 +135,16 @@ func (l *Log) Revoke(member string, r Revoke) bool {
 
 // Reset tells every subscriber that what it holds is void: this member may have missed invalidations that it would have passed on (R7). It
 // is told before any renewal is answered that has none yet. Like Append it does not wake anybody.
+//
+// It takes a number that no event has. Why: a reset may be lost with its stream, like an event, and the next stream begins behind it. Then
+// the first number heard on that one shows the hole.
 func (l *Log) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range *l.subs.Load() {
-		s.overflowed = true
-	}
+	seq := l.seq.Load() + 1
+	l.dropLocked(seq - 1)
+	l.tail = seq
+	l.seq.Store(seq)
 }
 
 // Stats returns the log's counters.

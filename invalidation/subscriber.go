@@ -18,7 +18,7 @@ type Subscriber struct {
 	// The fields below are guarded by log.mu.
 	cursor      uint64 // number of the last event taken
 	closed      bool
-	overflowed  bool // a revocation was lost, or all is void: reset
+	overflowed  bool // a revocation was lost: reset
 	revokes     []Revoke
 	revokeBytes int64
 	queued      uint64 // revocations ever queued
