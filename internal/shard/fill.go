@@ -52,6 +52,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		eff.Outcome = Rejected
 		return eff
 	}
+	v.beganBy(l.granted)
 	resident := tx.Entry()
 	if resident != nil && now < resident.Value.Hard && v.older(resident.Value.Version) {
 		s.rejected.Add(1)

@@ -300,3 +300,18 @@ func TestTickIsBounded(t *testing.T) {
 	wantOutcome(t, s.Fill("k", tok, text("v", 0), 6), Stored)
 	wantIdle(t, s)
 }
+
+// R6: a fill that was long under way is as old as its load may be: it began when the lease was granted, at the earliest.
+func TestAgeOfALateFill(t *testing.T) {
+	s := newTest(Config{})
+	token := mustLease(t, s.Acquire("k", ask("a", nil), 2*second))
+	s.Fill("k", token, text("v", 5*second), 5*second)
+	if v, _ := s.Peek("k", 5*second); v == nil || v.LoadedAt != 2*second || v.Soft != 62*second {
+		t.Errorf("got %+v, want a load that began at 2 s", v)
+	}
+	token = mustLease(t, s.Acquire("older", ask("a", nil), 5*second))
+	s.Fill("older", token, text("v", 4*second), 6*second)
+	if v, _ := s.Peek("older", 6*second); v == nil || v.LoadedAt != 4*second {
+		t.Errorf("got %+v, want the age as the fill says: a value may be older than its lease", v)
+	}
+}

@@ -162,6 +162,8 @@ func (n *naive) fill(key string, grant int, v Value, now int64, keep bool) (eff 
 		eff.outcome = Rejected
 		return eff
 	}
+	late := max(v.LoadedAt-k.lease.began, 0)
+	v.LoadedAt, v.Soft, v.Hard = v.LoadedAt-late, v.Soft-late, v.Hard-late
 	if k.tooOld(v.Version, now) {
 		eff.outcome = Rejected
 		if k.kept(now) && k.value.Version > v.Version && k.fresh(now) {

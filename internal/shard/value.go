@@ -7,12 +7,22 @@ package shard
 type Value struct {
 	Bytes    []byte
 	Absent   bool   // a negative entry: the key does not exist at the origin
-	LoadedAt int64  // when its load began; all lifetimes count from here (R6)
+	LoadedAt int64  // when its load began, at the latest: of a fill, when the lease was granted; all lifetimes count from here (R6)
 	Version  uint64 // the origin's version; 0: none, it is compared with nothing
 	Soft     int64  // fresh until then
 	Hard     int64  // kept until then as a stale copy; at least Soft
 	Expired  bool   // by Expire: between Soft and Hard it may be served, marked stale, while a load runs
 	TagPos   uint64 // position in the tag log when the load began
+}
+
+// beganBy counts the age from at where that is earlier. A fill says how old the value was when it was sent, and may have been under way for
+// seconds; what is certain is that its load did not begin before the lease was granted.
+func (v *Value) beganBy(at int64) {
+	if d := v.LoadedAt - at; d > 0 {
+		v.LoadedAt -= d
+		v.Soft -= d
+		v.Hard -= d
+	}
 }
 
 // older tells whether version is higher than v's, which has one.
