@@ -12,7 +12,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-sections=(tools tidy build arch generated lint test repeat fuzz 32bit nested catalog compat)
+sections=(tools tidy build arch generated lint test sim repeat fuzz 32bit nested catalog compat)
 
 # modules prints the directory of every module of the repository but the pinned tools.
 modules() { git ls-files -co --exclude-standard -- 'go.mod' '*/go.mod' | grep -v '^tools/' | xargs -rn1 dirname | sort; }
@@ -107,6 +107,11 @@ section_test() { # the README's test command, under the race detector
 	local start=$SECONDS
 	race_test ./... || fail "go test -race ./..."
 	[ $((SECONDS - start)) -le 240 ] || echo "WARNING: the core's tests took $((SECONDS - start)) s; they should take less than 240 s on 2 cores"
+}
+
+section_sim() { # the protocol under faults, simulated: SIM_SEEDS seeds of every profile, and every rule switched off once
+	go test -count=1 -timeout 60m ./internal/sim -sim.seeds "${SIM_SEEDS:-20}" ||
+		fail "a simulated run fails; it prints its seed and the events of its key: go test ./internal/sim -run TestProtocol/PROFILE -sim.first SEED -sim.seeds 1 -v"
 }
 
 section_repeat() { # the concurrent packages once more, several times, with more and fewer threads

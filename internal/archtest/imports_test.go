@@ -68,6 +68,9 @@ var layout = map[string]room{
 		external: []string{grpcLib, protobufLib},
 		tests:    []string{"peers/peerstest"},
 	},
+	"internal/sim": {project: []string{
+		"near", "peers", "ring", "singleflight", "invalidation", "internal/membership", "internal/shard", "internal/store",
+	}},
 	"internal/testcluster":        {project: []string{".", "peers", "peers/peerstest"}},
 	"internal/testcluster/member": {project: []string{"internal/testcluster"}},
 	"internal/archtest":           {},

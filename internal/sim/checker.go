@@ -1,0 +1,223 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+)
+
+// checker judges what callers see. An acknowledgement is an invalidation that returned nil: from then on no read may begin that
+// returns an older version, once the Bound and Slack are over.
+type checker struct {
+	w    *world
+	keys map[string]*history
+
+	reads, failed  int
+	acked, partial int
+	worst          int64 // of the ages of acknowledgements that a read did not honour
+	worstPartial   int64
+	backwards      int
+	longest        int64 // of the Gets
+	violations     []Violation
+	count          map[string]int
+}
+
+// Slack is what a bound may be exceeded by: coarse clocks, rates that differ, the time to notice.
+const Slack = 50 * time.Millisecond
+
+// history is what is known of one key.
+type history struct {
+	acks     []ack // by version
+	partials []ack
+	active   int   // invalidations under way
+	touched  int64 // end of the last one
+	views    map[*node]view
+}
+
+type ack struct {
+	at      int64
+	version int
+	heals   int64 // of a partial one: until then older versions may be read
+}
+
+// view is what one process knows of a key.
+type view struct {
+	invalidated int   // highest version that it has invalidated itself
+	since       int64 // that call's return
+	seen        int   // highest version read
+	seenAt      int64 // that read's end
+}
+
+// Violation is something that must not happen.
+type Violation struct {
+	Kind string
+	Key  string
+	Text string
+	at   int64
+}
+
+func newChecker(w *world) *checker {
+	c := &checker{w: w, keys: make(map[string]*history), count: make(map[string]int)}
+	for _, k := range w.keys {
+		c.keys[k] = &history{views: make(map[*node]view)}
+	}
+	return c
+}
+
+func (c *checker) violation(kind, key, format string, args ...any) {
+	c.count[kind]++
+	v := Violation{Kind: kind, Key: key, Text: fmt.Sprintf(format, args...), at: c.w.now}
+	c.w.note(key, "VIOLATION %s: %s", kind, v.Text)
+	if len(c.violations) < 10 {
+		c.violations = append(c.violations, v)
+	}
+}
+
+// begins notes that an invalidation of a version begins; ended is called when it returns.
+func (c *checker) begins(key string) { c.keys[key].active++ }
+
+// ended notes that an invalidation returned. n is nil if the process is gone.
+func (c *checker) ended(n *node, key string, version int, err *partialError) {
+	h := c.keys[key]
+	h.active--
+	h.touched = c.w.now
+	v := h.views[n]
+	if version > v.invalidated {
+		v.invalidated, v.since = version, c.w.now
+		h.views[n] = v
+	}
+	a := ack{at: c.w.now, version: version}
+	if err == nil {
+		c.acked++
+		h.acks = insert(h.acks, a)
+		return
+	}
+	c.partial++
+	a.heals = a.at + int64(err.staleFor)
+	h.partials = insert(h.partials, a)
+}
+
+func insert(acks []ack, a ack) []ack {
+	i := sort.Search(len(acks), func(i int) bool { return acks[i].version > a.version })
+	return slices.Insert(acks, i, a)
+}
+
+// oldest returns the time since the first acknowledgement of a later version before start, -1 when there is none.
+func oldest(acks []ack, version int, start int64) (age int64, of ack) {
+	age = -1
+	i := sort.Search(len(acks), func(i int) bool { return acks[i].version > version })
+	for ; i < len(acks); i++ {
+		if a := acks[i]; a.at < start && start-a.at > age {
+			age, of = start-a.at, a
+		}
+	}
+	return age, of
+}
+
+// finish ends a Get and judges it.
+func (g *reading) finish(res result, err error) {
+	if g.over {
+		return
+	}
+	g.over = true
+	c := g.n.w.checker
+	c.longest = max(c.longest, c.w.now-g.start)
+	if g.gaveUp {
+		return
+	}
+	if err != nil {
+		c.failed++
+		if !errors.Is(err, errLoad) && !errors.Is(err, errLate) && !errors.Is(err, errWaited) {
+			c.violation("error", g.key, "a Get on %s fails: %v", g.n.id, err)
+		}
+		return
+	}
+	c.read(g, res)
+}
+
+func (c *checker) read(g *reading, res result) {
+	c.reads++
+	key, version := parse(res.value)
+	h := c.keys[g.key]
+	if key != g.key {
+		c.violation("foreign", g.key, "%s reads %q", g.n.id, res.value)
+		return
+	}
+	if age, of := oldest(h.acks, version, g.start); age >= 0 {
+		c.worst = max(c.worst, age)
+		if age > int64(c.w.cfg.Bound+Slack) {
+			c.violation("stale", g.key, "%s reads %s (%s) %v after the invalidation of version %d returned nil",
+				g.n.id, res.value, res.tier, time.Duration(age), of.version)
+		}
+	}
+	if age, of := oldest(h.partials, version, g.start); age >= 0 {
+		c.worstPartial = max(c.worstPartial, age)
+		if g.start > of.heals+int64(Slack) {
+			c.violation("unhealed", g.key, "%s reads %s (%s) %v after the invalidation of version %d", g.n.id, res.value, res.tier, time.Duration(age), of.version)
+		}
+	}
+	c.viewed(g, h, version, res)
+}
+
+// viewed checks the read against what its process has seen and done.
+func (c *checker) viewed(g *reading, h *history, version int, res result) {
+	v := h.views[g.n]
+	if version < v.invalidated && g.start > v.since {
+		c.violation("own view", g.key, "%s reads %s (%s) after its own invalidation of version %d", g.n.id, res.value, res.tier, v.invalidated)
+	}
+	if version < v.seen && g.start > v.seenAt {
+		if age, _ := oldest(h.acks, version, g.start); age > 0 {
+			c.backwards++
+			if c.w.cfg.Faults.stable() {
+				c.violation("backwards", g.key, "%s reads %s (%s) after version %d", g.n.id, res.value, res.tier, v.seen)
+			}
+		}
+	}
+	if version > v.seen || v.seenAt == 0 {
+		v.seen, v.seenAt = version, c.w.now
+		h.views[g.n] = v
+	}
+}
+
+// loads checks that a load is the key's only one, where nobody fails: one that an invalidation has made old does not count.
+func (c *checker) loads(l *loading) {
+	h := c.keys[l.key]
+	if !c.w.cfg.Faults.none() || h.active > 0 {
+		return
+	}
+	for _, other := range c.w.origin.running[l.key] {
+		if h.touched < other.asked {
+			c.violation("double load", l.key, "%s loads, and %s does since %v", l.x.n.id, other.x.n.id, time.Duration(c.w.now-other.began))
+		}
+	}
+}
+
+// finished checks that nothing is left when everything has had its time to end.
+func (c *checker) finished() {
+	for _, n := range c.w.alive() {
+		for _, g := range n.gets {
+			if !g.over {
+				c.violation("lost wake-up", g.key, "a Get on %s has not returned for %v", n.id, time.Duration(c.w.now-g.start))
+			}
+		}
+		if st := n.shard.Stats(); st.Leases != 0 || st.Waiters != 0 {
+			c.violation("left over", "", "%s has %d leases and %d waiters", n.id, st.Leases, st.Waiters)
+		}
+		if k := n.flights.Len(); k != 0 {
+			c.violation("left over", "", "%s has %d flights", n.id, k)
+		}
+	}
+	if most := 3 * int64(c.w.cfg.LoadTimeout+c.w.cfg.LoadQueueTime+time.Second); c.longest > most && !c.w.cfg.Faults.Pause {
+		c.violation("slow", "", "a Get took %v", time.Duration(c.longest))
+	}
+}
+
+// none tells that nothing fails.
+func (f *Faults) none() bool {
+	return f.stable() && f.Loss == 0 && f.TailShare == 0 && !f.Isolate && !f.Cut && !f.OneWay && !f.Pause && f.FailedLoads == 0
+}
+
+// stable tells that the members do not change.
+func (f *Faults) stable() bool { return !f.Crash && !f.Leave && !f.Isolate }

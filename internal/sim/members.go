@@ -1,0 +1,198 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/nearcache/nearcache/internal/membership"
+	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/near"
+	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
+)
+
+// members is a snapshot of the cluster as a node sees it, as the root's.
+type members struct {
+	*membership.View
+	number uint64
+	known  bool
+	peers  []*peer // by index of the ring; nil for this node
+}
+
+// followed is what a node knows of a member's log.
+type followed struct {
+	source   *near.Source
+	follower invalidation.Follower
+	rules    *Rules
+	trouble  int64  // when it last did not answer; 0: never
+	view     uint64 // of its last message on the coherence stream
+}
+
+// troubled tells whether the member did not answer within W.
+func (f *followed) troubled(n *node) bool {
+	return f.trouble != 0 && n.exact()-f.trouble < int64(n.window())
+}
+
+func (n *node) followed(id string) *followed {
+	f := n.follows[id]
+	if f == nil {
+		f = &followed{source: new(near.Source), rules: &n.w.cfg.Rules}
+		n.follows[id] = f
+	}
+	return f
+}
+
+// setMembers follows the discovery (Node.update).
+func (n *node) setMembers(list []peers.Member, number int) {
+	if number <= n.listed {
+		return
+	}
+	n.listed = number
+	changed, err := n.table.Update(list, n.w.isLeaving, n.exact())
+	if err != nil {
+		panic("sim: " + err.Error()) // the lists are made up
+	}
+	if changed || !n.members.known {
+		n.become(n.table.View(), true)
+	}
+}
+
+// become makes a view the one in use (Node.becomeLocked).
+func (n *node) become(v *membership.View, known bool) {
+	old := n.members
+	m := &members{View: v, number: 1, known: known, peers: make([]*peer, len(v.Members))}
+	if old != nil {
+		m.number = old.number + 1
+	}
+	n.connect(m)
+	n.members = m
+	n.w.note("", "%s sees %v", n.id, idsOf(v))
+	n.moved(old, m)
+	for id := range n.follows {
+		if m.Ring.Index(id) < 0 {
+			delete(n.follows, id)
+		}
+	}
+}
+
+// frameFor is what this node's frames to a member say (Node.inView).
+func (n *node) frameFor(id string) frame {
+	r := n.members.Ring
+	return frame{view: r.Fingerprint(), inView: r.Index(id) >= 0}
+}
+
+func idsOf(v *membership.View) []string {
+	ids := make([]string, 0, len(v.Members))
+	for _, m := range v.Members {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+// connect makes the peers those of m (Node.connectLocked, Transport.SetPeers).
+func (n *node) connect(m *members) {
+	for i, e := range m.Members {
+		if i == m.Self {
+			continue
+		}
+		p := n.peers[e.ID]
+		if p == nil {
+			p = &peer{n: n, id: e.ID, index: n.w.index(e.ID), added: n.exact(), followed: n.followed(e.ID)}
+			n.peers[e.ID] = p
+			n.soon(p.dial)
+		}
+		m.peers[i] = p
+	}
+	for _, id := range n.w.ids {
+		p := n.peers[id]
+		if p == nil || m.Ring.Index(id) >= 0 {
+			continue
+		}
+		n.dismiss(p)
+	}
+}
+
+// dismiss closes what goes to a former member. One that may be told something yet is kept for W (R8).
+func (n *node) dismiss(p *peer) {
+	if n.w.cfg.Rules.Targets {
+		n.after(n.window(), func() {
+			if n.members.Ring.Index(p.id) < 0 && n.peers[p.id] == p {
+				n.closePeer(p)
+			}
+		})
+		return
+	}
+	n.closePeer(p)
+}
+
+func (n *node) closePeer(p *peer) {
+	delete(n.peers, p.id)
+	p.closed = true
+	if c := p.conn; c != nil {
+		n.after(10*time.Millisecond, c.breakDown)
+	}
+}
+
+// moved follows a change of the ring (keyspace.moved).
+func (n *node) moved(before, after *members) {
+	if before != nil {
+		lost := func(key string) bool {
+			h := ring.Hash(keyspaceName, key)
+			return !before.owned(h) || !after.owned(h)
+		}
+		if !n.w.cfg.Rules.Move {
+			lost = func(string) bool { return false }
+		}
+		n.carryOut(sorted(n.shard.Move(after.number, lost)))
+	}
+	if n.w.cfg.Rules.MoveNear {
+		n.forgetAll()
+	}
+}
+
+func (m *members) owned(hash uint64) bool { return m.known && m.Ring.Owner(hash) == m.Self }
+
+// route is where a key lives in one snapshot.
+type route struct {
+	m     *members
+	hash  uint64
+	owner int
+}
+
+func (n *node) route(key string) route {
+	h := ring.Hash(keyspaceName, key)
+	return route{m: n.members, hash: h, owner: n.members.Ring.Owner(h)}
+}
+
+func (r route) self() bool { return r.owner == r.m.Self }
+func (r route) owns() bool { return r.m.known && r.self() }
+
+// peer returns the owner when it is another member, else nil.
+func (r route) peer() *peer {
+	if r.owner < 0 {
+		return nil
+	}
+	return r.m.peers[r.owner]
+}
+
+// told tells whether invalidations of the key reach this node (Node.told).
+func (n *node) told(r route, now int64) bool {
+	if p := r.peer(); p != nil {
+		return now < p.source.LeaseUntil.Load()
+	}
+	return !n.capped(r, now)
+}
+
+// reachable waits for a peer that has only just become a member, for a PeerTimeout at most (Node.reachable).
+func (n *node) reachable(p *peer, then func(bool)) {
+	switch {
+	case p.ready():
+		then(true)
+	case p.added+int64(n.w.cfg.PeerTimeout) <= n.exact():
+		then(false)
+	default:
+		n.after(5*time.Millisecond, func() { n.reachable(p, then) })
+	}
+}
+
+// unanswered notes that a peer did not answer (keyspace.unanswered).
+func (n *node) unanswered(p *peer) { p.trouble = n.exact() }

@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"errors"
+
+	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/invalidation"
+)
+
+// op, status and the fields of request and reply are those of internal/transport, as far as the rules look at them.
+type op int
+
+const (
+	opGet op = iota + 1
+	opFill
+	opRelease
+	opSet
+	opInvalidate
+	opLost
+)
+
+type status int
+
+const (
+	statusHit status = iota + 1
+	statusLease
+	statusFailed
+	statusNotOwner
+	statusBusy
+	statusAccepted
+	statusRejected
+	statusStored
+	statusNotStored
+	statusOK
+	statusUnconfirmed // an Invalidate that could not be passed on
+)
+
+type request struct {
+	op                 op
+	key                string
+	all                bool
+	standIn, fresh     bool // flags of a Get
+	forwarded          bool // flag of an Invalidate
+	near, life, budget int64
+	token              shard.Token
+	value              string
+	version            uint64
+	age, ttl           int64
+	cause              shard.Cause // of a Release
+	holder             string      // of what was lost
+	relay              string      // of an Invalidate: the member that it is for
+	view               uint64
+}
+
+type reply struct {
+	status           status
+	incarnation, seq uint64
+	age, ttl, near   int64
+	uncached, loaded bool
+	capped           bool // lease, or the wait for one: the member may not hear of invalidations (a model)
+	value            string
+	version          uint64
+	token            shard.Token
+	failure          error
+	frame            frame
+}
+
+// frame is what every frame says about its sender's ring; inView: the receiver is in it.
+type frame struct {
+	view   uint64
+	inView bool
+}
+
+// down is a message of the coherence stream.
+type down struct {
+	incarnation uint64
+	batch       invalidation.Batch
+	frame       frame
+	ages        map[string]int64 // by member: since when nothing was heard of it
+}
+
+var (
+	errDown     = errors.New("the peer is down")
+	errTimeout  = errors.New("the peer did not answer in time")
+	errCanceled = errors.New("canceled")
+	errLoad     = errors.New("the load failed")
+	errLate     = errors.New("the load timed out")
+	errWaited   = errors.New("waited too long for another member's load")
+)

@@ -1,0 +1,185 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcache/nearcache/internal/membership"
+	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/near"
+	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
+	"github.com/nearcache/nearcache/singleflight"
+)
+
+const (
+	keyspaceName = "product"
+	tick         = 100 * time.Millisecond // the root's
+	coarse       = int64(5 * time.Millisecond)
+	storeBytes   = 1 << 20 // one shard each, so that nothing depends on a hash seed
+)
+
+type (
+	flight  = singleflight.Flight[result, placeholder]
+	flights = singleflight.Group[result, placeholder]
+)
+
+// result is what a flight brings back: a value as the near cache keeps it.
+type result struct {
+	value string
+	tier  string // for the event log
+}
+
+// node is one life of a member: the root's Node with its one keyspace.
+type node struct {
+	w     *world
+	index int
+	id    string
+	// incarnation is higher at every start.
+	incarnation uint64
+	born        int64
+	rate        float64 // of its clock
+	dead        bool
+	paused      bool
+	deferred    []func() // what would have happened while it was paused
+
+	tokens   atomic.Uint64
+	log      *invalidation.Log
+	interest *invalidation.Interest
+	shard    *shard.Shard
+	near     *near.Cache[string]
+	flights  *flights
+	own      ownView
+	owed     owed
+	muted    bool // the log takes no event: see Rules.Tokens
+
+	table    *membership.Table
+	listed   int // number of the last list that discovery reported
+	members  *members
+	peers    map[string]*peer
+	follows  map[string]*followed
+	holders  holders
+	streams  []*stream // of those who follow this node
+	standing standing
+	heard    map[string]heardOf // by member
+	renewals map[string]int64   // by member: when it last renewed
+	reports  map[string]report  // by member
+	gets     []*reading
+}
+
+// newNode starts a member (Start).
+func newNode(w *world, index int) *node {
+	m := w.members[index]
+	n := &node{
+		w: w, index: index, id: m.id, incarnation: uint64(w.now), born: w.now,
+		rate: 1 + (2*w.rnd.Float64()-1)*w.cfg.Faults.ClockRate,
+		log:  invalidation.NewLog(invalidation.LogConfig{MaxEvents: 64}), interest: invalidation.NewInterest(),
+		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](),
+		peers: make(map[string]*peer), follows: make(map[string]*followed),
+		heard: make(map[string]heardOf), renewals: make(map[string]int64), reports: make(map[string]report),
+	}
+	n.shard = shard.New(shard.Config{
+		Incarnation: n.incarnation, Tokens: &n.tokens, MaxBytes: storeBytes, Dropped: n.dropped, Seq: n.log.Seq, Limits: &n.standing.limits,
+	})
+	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second, Window: n.window()}
+	table, err := membership.New(peers.Member{ID: m.id, Addr: m.addr}, pace)
+	if err != nil {
+		panic("sim: " + err.Error()) // the members are made up
+	}
+	n.table = table
+	n.standing.doubt = n.newDoubt()
+	n.become(table.View(), false)
+	n.tickDoubt(n.exact())
+	n.after(tick, n.tick)
+	return n
+}
+
+// exact is the node's clock (clock.Exact): it counts from the start, at its own rate.
+func (n *node) exact() int64 { return 1 + int64(float64(n.w.now-n.born)*n.rate) }
+
+// clock is its coarse reading (clock.Now).
+func (n *node) clock() int64 { return max(n.exact()/coarse*coarse, 1) }
+
+// event lets something happen at the process: now, when it goes on again, or never.
+func (n *node) event(f func()) {
+	switch {
+	case n.dead:
+	case n.paused:
+		n.deferred = append(n.deferred, f)
+	default:
+		f()
+	}
+}
+
+// after runs f when the node's clock has gone on by d.
+func (n *node) after(d time.Duration, f func()) {
+	n.w.after(int64(math.Ceil(float64(d)/n.rate)), func() { n.event(f) })
+}
+
+// soon runs f on a goroutine of its own.
+func (n *node) soon(f func()) { n.after(time.Microsecond, f) }
+
+// tick looks after what ends by itself (Node.tick).
+func (n *node) tick() {
+	now := n.exact()
+	if n.table.Tick(now) {
+		n.become(n.table.View(), true)
+	}
+	n.tickDoubt(now)
+	n.tickHolders(now)
+	n.carryOut(n.shard.Tick(now))
+	n.shard.Sweep(now)
+	n.near.Sweep(now)
+	n.own.tick(now)
+	n.repay(now)
+	n.after(tick, n.tick)
+}
+
+// dropped numbers the change of a key for those who may hold a copy of it (keyspace.dropped).
+func (n *node) dropped(key string) {
+	if n.muted || !n.interest.Granted(ring.Hash(keyspaceName, key)) {
+		return
+	}
+	n.log.Append(invalidation.Event{Keyspace: keyspaceName, Key: key})
+}
+
+// wake lets the writers of the streams take what is new (Log.Wake).
+func (n *node) wake() {
+	for _, s := range n.streams {
+		s.write()
+	}
+}
+
+// crash ends the process. Its host may go with it: then nobody is told.
+func (n *node) crash(silent bool) {
+	n.dead = true
+	for _, p := range n.peers {
+		p.closed = true
+	}
+	for _, o := range n.w.alive() {
+		if p := o.peers[n.id]; p != nil && p.conn != nil && p.conn.to == n {
+			n.w.endConn(p.conn, silent)
+		}
+	}
+	for _, s := range slices.Clone(n.streams) {
+		n.w.endConn(s.c, silent)
+	}
+	for _, id := range n.w.ids {
+		if p := n.peers[id]; p != nil && p.conn != nil {
+			n.w.endConn(p.conn, silent)
+		}
+	}
+}
+
+// endConn breaks a connection of a process that is gone: at once, or after keep-alives found out.
+func (w *world) endConn(c *conn, silent bool) {
+	if !silent {
+		c.breakDown()
+		return
+	}
+	w.after(w.between(int64(time.Second), int64(5*time.Second)), c.breakDown)
+}

@@ -1,0 +1,61 @@
+package sim
+
+// Rules says which rules of docs/protocol.md are in force. A switch that is off is a call that the shell does not make, or a wrapper around
+// the real code that undoes what the rule is for.
+type Rules struct {
+	Tokens      bool // R1, R2: a late fill is refused
+	Split       bool // R1: nobody joins a flight from before an invalidation
+	JoinAge     bool // R1b: without a live near lease only a young flight is joined
+	Revoke      bool // R1b: the holder of a revoked lease is told
+	Install     bool // R3: placeholder, generation and number decide about a near copy
+	NearLease   bool // R4, R5: a near copy needs a live lease
+	SentLease   bool // R5: the lease counts from the sending of the renewal
+	Holes       bool // R5: a hole kills what came from the owner
+	Incarnation bool // a new incarnation kills what came from the old one
+	Age         bool // R6: lifetimes count from the start of the load
+	Forward     bool // R8: who is not the owner passes an invalidation on
+	StandIns    bool // R8: stand-ins of a silent owner are told
+	StandInCap  bool // a stand-in's copies live a Bound
+	StandInJoin bool // a stand-in's waiters, and who joins a flight that is on its way past the owner, do not get an old load
+	Owed        bool // R9: what was not confirmed is told again
+	Interest    bool // R14: grants are on record
+	OwnView     bool // R16
+	Move        bool // a change of the ring drops what changed its owner
+
+	Doubt  bool // R7: what is loaded in doubt lives for C at most
+	Fence  bool // R7: who is cut off from the majority is in doubt, and what it holds dies
+	Echo   bool // R7: who is told that it is not in a peer's ring is in doubt
+	Gained bool // R7: for a key whose owner was another one by a ring of the last W
+	Void   bool // R7: what was granted before is void
+
+	// Models of rules that are to be built.
+
+	Borrowed   bool // R3: a near copy that did not come from the owner lives a Bound
+	SetTargets bool // R8: for a Set, the other members that an invalidation is for are told
+	Targets    bool // R8: owners by the rings of the last W are told too
+	Unequal    bool // R8b: while a member's view differs everybody is told
+	Relay      bool // R8: who does not confirm is told through others
+	Halves     bool // R6: in doubt, what joins a flight and what waits for a load share the Bound
+	OwnAll     bool // R16: an InvalidateAll that was not confirmed is remembered until it must have healed
+	OwnSet     bool // R16, for a Set
+	Silent     bool // R9: who has been out of contact for long need not confirm
+
+	MoveNear bool // a change of the ring drops near copies
+}
+
+// Complete returns the rules that are built and those that are models.
+func Complete() Rules {
+	r := Built()
+	r.Targets, r.Unequal, r.Relay, r.Silent, r.OwnSet, r.OwnAll, r.Halves, r.Borrowed, r.SetTargets = true, true, true, true, true, true, true, true, true
+	return r
+}
+
+// Built returns the rules that are built, all in force.
+func Built() Rules {
+	return Rules{
+		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, NearLease: true, SentLease: true, Holes: true,
+		Incarnation: true, Age: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Interest: true,
+		OwnView: true, Move: true, MoveNear: true,
+		Doubt: true, Fence: true, Echo: true, Gained: true, Void: true,
+	}
+}

@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"flag"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	seeds   = flag.Int("sim.seeds", 2, "seeds of every profile")
+	first   = flag.Uint64("sim.first", 1, "the first of them")
+	profile = flag.String("sim.profile", "", "only profiles whose name contains this")
+	off     = flag.String("sim.off", "", "a switch of the mutation gate, to be turned off")
+)
+
+// profiles are the clusters that are simulated.
+func profiles() map[string]Config {
+	with := func(c Config, change func(*Config)) Config {
+		c.Rules = Complete()
+		if change != nil {
+			change(&c)
+		}
+		return c
+	}
+	return map[string]Config{
+		"calm":   with(Base(), nil),
+		"normal": with(Normal(), nil),
+		"stress": with(Stress(), nil),
+		"three":  with(Normal(), func(c *Config) { c.Nodes = 3 }),
+		"ten":    with(Stress(), func(c *Config) { c.Nodes, c.Keys, c.Reads = 10, 24, 1000 }),
+		"short":  with(Stress(), func(c *Config) { c.NearTTL = time.Second }),
+		"writes": with(Stress(), func(c *Config) { c.Writes, c.Keys = 50, 6 }),
+		"slow":   with(Stress(), func(c *Config) { c.Faults.SlowLoads = 0.5 }),
+		"late": with(Normal(), func(c *Config) {
+			c.Faults.SlowView, c.Faults.SlowFor, c.Faults.Every = 0.2, time.Minute, 3*time.Second
+		}),
+	}
+}
+
+// sum adds up results.
+type sum struct {
+	runs, failing                      int
+	reads, near, loads, failed, beyond int
+	acked, partial, backwards          int
+	worst, worstPartial, longest       time.Duration
+	firstBad                           Result
+	kinds                              map[string]int
+}
+
+func (s *sum) add(r Result) {
+	s.runs++
+	s.reads += r.Reads
+	s.near += r.NearHits
+	s.loads += r.Loads
+	s.failed += r.Failed
+	s.acked += r.Acked
+	s.partial += r.Partial
+	s.backwards += r.Backwards
+	s.beyond += r.Count["stale"]
+	s.worst, s.worstPartial, s.longest = max(s.worst, r.Worst), max(s.worstPartial, r.WorstPartial), max(s.longest, r.Longest)
+	for k, n := range r.Count {
+		s.kinds[k] += n
+	}
+	if len(r.Violations) > 0 {
+		s.failing++
+		if s.failing == 1 || r.Seed < s.firstBad.Seed {
+			s.firstBad = r
+		}
+	}
+}
+
+// runAll simulates seeds on all processors. Each run is single-threaded.
+func runAll(cfg Config, from uint64, n int) *sum {
+	total := &sum{kinds: make(map[string]int)}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	next := make(chan uint64)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for seed := range next {
+				r := Run(cfg, seed)
+				mu.Lock()
+				total.add(r)
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range n {
+		next <- from + uint64(i)
+	}
+	close(next)
+	wg.Wait()
+	return total
+}
+
+// report fails the test with the first bad seed and the event log of its key.
+func (s *sum) report(t *testing.T, name string, cfg Config) {
+	t.Helper()
+	t.Logf("%s: %d seeds, %d reads, %d near hits, %d loads, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
+		name, s.runs, s.reads, s.near, s.loads, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
+	if s.failing == 0 {
+		return
+	}
+	v := s.firstBad.Violations[0]
+	t.Errorf("%s: %d of %d seeds fail, %v; seed %d: %s: %s", name, s.failing, s.runs, s.kinds, s.firstBad.Seed, v.Kind, v.Text)
+	t.Log("\n" + strings.Join(upToViolation(Trace(cfg, s.firstBad.Seed, v.Key)), "\n"))
+}
+
+// upToViolation cuts an event log behind its first violation, and to what is readable.
+func upToViolation(log []string) []string {
+	const most = 150
+	if i := slices.IndexFunc(log, func(l string) bool { return strings.Contains(l, "VIOLATION") }); i >= 0 {
+		log = log[:i+1]
+	}
+	return log[max(0, len(log)-most):]
+}
+
+// No read is older than the bound, nobody waits for ever, and no key is loaded twice where nothing fails.
+func TestProtocol(t *testing.T) {
+	for name, cfg := range profiles() {
+		if !strings.Contains(name, *profile) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			switchOff(t, &cfg.Rules, *off)
+			runAll(cfg, *first, *seeds).report(t, name, cfg)
+		})
+	}
+}
+
+// A run is a function of its seed.
+func TestSameSeedSameRun(t *testing.T) {
+	cfg := profiles()["stress"]
+	cfg.Duration = 30 * time.Second
+	a, b := Run(cfg, 7), Run(cfg, 7)
+	if !reflect.DeepEqual(a, b) {
+		t.Errorf("got %+v and %+v", a, b)
+	}
+	if a, b := Trace(cfg, 7, "k00"), Trace(cfg, 7, "k00"); !slices.Equal(a, b) {
+		for i := range a {
+			if a[i] != b[i] {
+				t.Fatalf("event %d: %q and %q", i, a[i], b[i])
+			}
+		}
+	}
+	if c := Run(cfg, 8); reflect.DeepEqual(a, c) {
+		t.Error("another seed makes no difference")
+	}
+}
