@@ -3,6 +3,7 @@ package nearcache
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nearcache/nearcache/internal/transport"
 )
@@ -94,9 +95,12 @@ func (n *Node) tickHolders(now int64) {
 	}
 }
 
-// isSilent tells that the holder has not renewed for a Bound, or has not answered this node's renewals for one: then it hears nothing from
+// isSilent tells that the holder has not renewed for a Bound, has had no stream for a second, or has not answered this node's renewals for one: then it hears nothing from
 // here and takes this node for dead, so that the end of its load may never be sent.
 func (l *life) isSilent(m *members, now, bound int64) bool {
+	if l.streams == 0 {
+		bound = int64(time.Second)
+	}
 	if now-l.renewed.Load() >= bound {
 		return true
 	}

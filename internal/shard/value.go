@@ -101,7 +101,7 @@ type Effect struct {
 	Outcome Outcome   // Fill, Pass, Set
 	Until   int64     // Fill, Set: what was stored is fresh until then
 	Seq     uint64    // Fill, Pass, Set: the log's last number when the value was stored or passed
-	Dropped int       // Invalidate, Clear, Move: entries removed
+	Dropped int       // Invalidate, Expire, Clear, Move: entries removed, or made stale
 	Revoked []Revoked // tell these holders
 	Wakes   []Wake    // answer these
 }
