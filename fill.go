@@ -23,6 +23,7 @@ type loaded[V any] struct {
 
 // load runs the loader with a lease and gives the value to the member that gave the lease (step 4).
 func (x *fetch[V]) load() {
+	x.hold()
 	l, err := x.c.callLoader(x.ctx, x.f.Key)
 	x.deliver(&l, err)
 }
@@ -30,6 +31,7 @@ func (x *fetch[V]) load() {
 // deliver ends a load: with a lease the owner is told, then the callers.
 func (x *fetch[V]) deliver(l *loaded[V], err error) {
 	c := x.c
+	c.holdings.remove(x.holding())
 	if err != nil {
 		kind := c.failureKind(x.ctx, err)
 		x.release(c.toWire(kind, err))

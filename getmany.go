@@ -195,6 +195,7 @@ func (x fetch[V]) moved() *fetch[V] { return &x }
 // the keys of one GetMany do not shed each other.
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 	for _, x := range all {
+		x.hold()
 		x.ctx = ctx //nolint:fatcontext // each flight has its own
 		if x.f.Over() {
 			x.succeed()

@@ -17,18 +17,19 @@ import (
 // keyspace is the part of a Cache that does not depend on the type of its values: what this node owns, what it counts, and
 // what peers ask of it.
 type keyspace struct {
-	name    string
-	node    *Node
-	policy  policy
-	shard   *shard.Shard
-	limiter *origin.Limiter
-	local   local
-	own     *ownView
-	owed    owed
-	count   counters
-	epoch   atomic.Uint64 // bumped by InvalidateAll
-	longest atomic.Int64  // lifetime given to an entry here, ns
-	closed  atomic.Bool
+	name     string
+	node     *Node
+	policy   policy
+	shard    *shard.Shard
+	limiter  *origin.Limiter
+	local    local
+	own      *ownView
+	owed     owed
+	holdings holdings
+	count    counters
+	epoch    atomic.Uint64 // bumped by InvalidateAll
+	longest  atomic.Int64  // lifetime given to an entry here, ns
+	closed   atomic.Bool
 
 	// ctx ends when Close stops waiting for calls under way, of the keyspace or of the node.
 	ctx    context.Context //nolint:containedctx // a lifetime, not a request

@@ -71,8 +71,9 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		}
 		return ks.acquire(req, rep, &remoteAsker{session: s, id: id, near: ks.policy.grant(req)})
 	}
-	if req.Op == transport.OpRelease && req.Token == (transport.Token{}) {
-		ks.lost(req, rep, holderOf(s))
+	if req.Op == transport.OpHold {
+		ks.carryOut(ks.shard.Hold(req.Key, shard.Token(req.Token), &remoteAsker{session: s}, n.clock.Exact()))
+		rep.Status = transport.StatusOK
 		return true
 	}
 	ks.serve(req, rep, true)
@@ -310,14 +311,6 @@ func (ks *keyspace) release(req *transport.Request, rep *transport.Reply) {
 	rep.Status = transport.StatusOK
 }
 
-// lost takes back a lease that never reached its holder (see Node.Lost).
-func (ks *keyspace) lost(req *transport.Request, rep *transport.Reply, holder string) {
-	now, slack := ks.node.clock.Exact(), int64(ks.node.cfg.PeerTimeout) // of the two ways to here
-	first := now - int64(req.Age)
-	ks.carryOut(ks.shard.Lost(req.Key, holder, first-slack, first+int64(req.LeaseLife)+slack, now))
-	rep.Status = transport.StatusOK
-}
-
 // peek answers from what is resident and fresh, or with a miss.
 func (ks *keyspace) peek(req *transport.Request, rep *transport.Reply) {
 	now := ks.node.clock.Exact()
@@ -356,48 +349,19 @@ func (ks *keyspace) set(req *transport.Request, rep *transport.Reply) {
 	}
 }
 
-// Gone forgets those who wait through a session that ended. Its member's leases end unless it is heard again within a second. It
-// implements transport.Handler.
+// Gone forgets those who wait through a session that ended. What was under way on it may be lost: the leases that it brought end a second
+// later, unless their holder says that they arrived. It implements transport.Handler.
 func (n *Node) Gone(s *transport.Session) {
-	for _, ks := range *n.keyspaces.Load() {
-		ks.shard.Forget(func(w any) bool {
-			a, ok := w.(*remoteAsker)
-			return ok && a.session == s
-		})
+	now := n.clock.Exact()
+	through := func(w any) bool {
+		a, ok := w.(*remoteAsker)
+		return ok && a.session == s
 	}
-	n.holders.lost(s, n.clock.Exact())
-}
-
-// Lost tells a member that broke off, when it is back, which of its answers did not arrive: one of them may have been a lease. One that
-// stays away for longer than a second ends the leases of this node by itself. It implements transport.Handler.
-func (n *Node) Lost(p *transport.Peer, gets []transport.Request) {
-	id, began := p.ID(), n.clock.Exact()
-	n.run("lost", func() {
-		ctx, cancel := context.WithTimeout(n.ctx, time.Second)
-		defer cancel()
-		const step = 5 * time.Millisecond
-		p := n.transport.Peer(id) // another one if it left the members and came back
-		for ; p == nil || !p.Ready(); p = n.transport.Peer(id) {
-			if !sleep(ctx, step) {
-				return
-			}
-		}
-		calls := make([]*transport.Call, len(gets))
-		for i := range gets {
-			calls[i] = n.transport.NewCall()
-			calls[i].Request = transport.Request{
-				Op: transport.OpRelease, Keyspace: gets[i].Keyspace, Key: gets[i].Key,
-				Age: gets[i].Age + time.Duration(n.clock.Exact()-began), LeaseLife: gets[i].Age,
-				Failure: transport.Failure{Kind: transport.FailureCanceled, Member: n.ID()},
-			}
-		}
-		b := transport.NewBatch(len(calls))
-		p.StartBatch(calls, b)
-		<-b.Done()
-		for _, c := range calls {
-			c.Free() // what did not arrive ends by itself
-		}
-	})
+	for _, ks := range *n.keyspaces.Load() {
+		ks.shard.Forget(through)
+		ks.shard.AskerGone(through, now+int64(time.Second))
+	}
+	n.holders.lost(s, now)
 }
 
 // Orphan gives back a lease that nobody waits for any more. It implements transport.Handler.

@@ -125,18 +125,6 @@ func (s *Shard) Release(key string, token Token, cause Cause, failure any, now i
 	return eff
 }
 
-// Lost ends the lease of key, as Release does with Abandoned, if it was granted to holder at a time from first to last: on its way to
-// holder it was lost, so that nobody there knows its token.
-func (s *Shard) Lost(key, holder string, first, last, now int64) (eff Effect) {
-	tx := s.store.Begin(key)
-	defer tx.End()
-	t := &s.tables[tx.Shard()]
-	if l := t.leases[key]; l != nil && l.holder == holder && first <= l.granted && l.granted <= last {
-		t.next(l, now, &eff)
-	}
-	return eff
-}
-
 // elsewhere returns the longest waiter on another member than the holder's.
 func (l *lease) elsewhere(now int64) *waiter {
 	for w := l.first; w != nil; w = w.next {

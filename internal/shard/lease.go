@@ -21,6 +21,8 @@ type lease struct {
 	key         string
 	token       Token
 	holder      string
+	asker       any  // Ask.Waiter of the grant, or who said last that the load goes on
+	lost        bool // asker is gone
 	granted     int64
 	expires     int64 // its granted life is over
 	view        uint64
@@ -77,6 +79,7 @@ func (t *table) remove(l *lease) {
 func (t *table) grant(l *lease, ask Ask, now int64) Result {
 	l.token = Token{Incarnation: t.s.cfg.Incarnation, Number: t.s.tokens.Add(1)}
 	l.holder, l.view, l.passed = ask.Holder, ask.View, false
+	l.asker, l.lost = ask.Waiter, false
 	l.granted, l.expires = now, now+ask.Life
 	t.due.set(&l.due, l.expires)
 	return Result{Kind: Lease, Token: l.token, Seq: t.s.cfg.Seq()}

@@ -217,9 +217,14 @@ func (m *model) rare() {
 			}
 		}
 	case 3:
-		key, holder, first := m.key(), m.member(), m.now-m.rnd.Int64N(100)
-		last := first + m.rnd.Int64N(100)
-		m.effect("lost", m.s.Lost(key, holder, first, last, m.now), m.n.lost(key, holder, first, last, m.now))
+		key, token, grant := m.token()
+		asker := &person{fmt.Sprintf("h%06d", m.names)}
+		m.effect("hold", m.s.Hold(key, token, asker, m.now), m.n.hold(key, grant, asker, m.now))
+	case 6:
+		gone := func(a any) bool { return a.(*person).name[6]%3 == 0 }
+		until := m.now + m.rnd.Int64N(150)
+		m.s.AskerGone(gone, until)
+		m.n.askerGone(gone, until)
 	case 4, 5:
 		holder, until := m.member(), m.now+m.rnd.Int64N(150)
 		m.s.HolderGone(holder, until)

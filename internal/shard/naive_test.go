@@ -28,6 +28,8 @@ type nlease struct {
 	cut    int64 // HolderGone; 0: no
 	view   uint64
 	passed bool
+	asker  any
+	lost   bool // AskerGone
 }
 
 type nask struct {
@@ -103,7 +105,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 
 func (n *naive) grant(k *nkey, a Ask, now int64) nwake {
 	n.grants++
-	k.lease = &nlease{grant: n.grants, began: now, holder: a.Holder, until: now + a.Life, view: a.View}
+	k.lease = &nlease{grant: n.grants, began: now, holder: a.Holder, until: now + a.Life, view: a.View, asker: a.Waiter}
 	return nwake{who: a.Waiter, kind: Lease, grant: n.grants}
 }
 
@@ -209,12 +211,25 @@ func (n *naive) release(key string, grant int, cause Cause, why any, now int64) 
 	return eff
 }
 
-func (n *naive) lost(key, holder string, first, last, now int64) (eff neffect) {
+func (n *naive) hold(key string, grant int, asker any, now int64) (eff neffect) {
 	k := n.keys[key]
-	if l := k.lease; l != nil && l.holder == holder && l.began >= first && l.began <= last {
-		n.next(k, now, &eff)
+	if !k.holds(grant, now) {
+		n.lapse(k, grant, now, &eff)
+		return eff
 	}
+	k.lease.asker, k.lease.lost, k.lease.cut = asker, false, 0
 	return eff
+}
+
+func (n *naive) askerGone(gone func(any) bool, until int64) {
+	for _, k := range n.keys {
+		if l := k.lease; l != nil && gone(l.asker) {
+			l.lost = true
+			if l.cut == 0 || until < l.cut {
+				l.cut = until
+			}
+		}
+	}
 }
 
 func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
@@ -330,7 +345,7 @@ func (n *naive) holderGone(holder string, until int64) {
 
 func (n *naive) holderBack(holder string) {
 	for _, k := range n.keys {
-		if l := k.lease; l != nil && l.holder == holder {
+		if l := k.lease; l != nil && l.holder == holder && !l.lost {
 			l.cut = 0
 		}
 	}

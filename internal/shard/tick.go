@@ -40,13 +40,43 @@ func (s *Shard) HolderGone(holder string, until int64) {
 }
 
 // HolderBack says that holder is back with the same incarnation: its leases that did not expire meanwhile live as long
-// as granted. One that is back with another incarnation has lost its loads: HolderGone with the present time.
+// as granted, but for those of AskerGone. One that is back with another incarnation has lost its loads: HolderGone with the present time.
 func (s *Shard) HolderBack(holder string) {
 	s.eachTable(func(t *table) {
 		for _, l := range t.leases {
-			if l.holder == holder {
+			if l.holder == holder && !l.lost {
 				t.due.set(&l.due, l.expires)
 			}
 		}
 	})
+}
+
+// AskerGone says that what a lease's asker was told may have been lost on its way: leases whose asker gone returns true for expire at until,
+// if not earlier, unless Hold says that they arrived. gone runs with a shard lock held and must only look.
+func (s *Shard) AskerGone(gone func(asker any) bool, until int64) {
+	if s.leases.Load() == 0 {
+		return
+	}
+	s.eachTable(func(t *table) {
+		for _, l := range t.leases {
+			if gone(l.asker) {
+				l.lost = true
+				if until < l.due.at {
+					t.due.set(&l.due, until)
+				}
+			}
+		}
+	})
+}
+
+// Hold says that the load of a lease goes on, and that asker tells so: it lives as long as granted. A token that is not live changes nothing.
+func (s *Shard) Hold(key string, token Token, asker any, now int64) (eff Effect) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	t := &s.tables[tx.Shard()]
+	if l := t.live(key, token, now, &eff); l != nil {
+		l.asker, l.lost = asker, false
+		t.due.set(&l.due, l.expires)
+	}
+	return eff
 }

@@ -91,9 +91,8 @@ type Handler interface {
 	Received(p *Peer, incarnation uint64, d *Down, sent time.Time)
 	Disconnected(p *Peer)
 
-	// Lost passes the Gets whose lane broke before their answers came, and says in Age how long ago each was sent: the answer to any of
-	// them may have been a lease, which reached nobody. It must not block.
-	Lost(p *Peer, gets []Request)
+	// Lost tells that a lane to p has ended: p does not know which of the leases that it gave arrived. It must not block.
+	Lost(p *Peer)
 	// Orphan passes a lease that came after its call had timed out or was abandoned: nobody loads, so it has to be given back.
 	// req has no Value. It is called on a goroutine of its own, one at a time, and may block. Orphans beyond a bound are dropped; then the lease
 	// ends by itself.

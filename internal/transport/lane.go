@@ -85,7 +85,6 @@ type slot struct {
 	call       *Call // nil: empty
 	phase      phase
 	generation uint32
-	sent       int64
 	deadline   int64
 	answers    uint64 // what lane.answers was when the request was sent
 	frame      uint64 // number of the frame it was sent in
@@ -258,7 +257,7 @@ func (l *lane) takeLocked() (n int, deadline int64) {
 			l.releaseLocked(index).Free() // never sent
 			continue
 		}
-		s.phase, s.sent, s.deadline, s.answers = phaseSent, now, deadline, l.answers
+		s.phase, s.deadline, s.answers = phaseSent, deadline, l.answers
 		s.frame, s.open = l.acked+uint64(len(l.unacked)), true
 		l.requests = append(l.requests, s.call.Request)
 		q := &l.requests[len(l.requests)-1]
@@ -408,29 +407,17 @@ func (l *lane) waitLocked(s *slot) int64 {
 
 // close ends the lane: every call fails with err.
 func (l *lane) close(err error) {
-	now := l.p.t.now()
 	l.mu.Lock()
 	l.closed = true
 	var lost []*Call
-	var gets []Request
 	for i := range l.slots {
-		s := &l.slots[i]
-		if s.call == nil {
-			continue
-		}
-		lost = append(lost, s.call)
-		if s.phase != phaseQueued && s.call.Request.Op == OpGet {
-			get := s.call.Request
-			get.Age = time.Duration(now - s.sent)
-			gets = append(gets, get)
+		if c := l.slots[i].call; c != nil {
+			lost = append(lost, c)
 		}
 	}
 	l.slots, l.free, l.queue, l.unacked = nil, nil, nil, nil
 	l.quick, l.waiting = 0, 0
 	l.mu.Unlock()
-	if len(gets) > 0 {
-		l.p.t.cfg.Handler.Lost(l.p, gets)
-	}
 	for _, c := range lost {
 		c.fail(l.p, err)
 	}

@@ -14,6 +14,7 @@ const (
 	OpSet                      // store a value without a lease
 	OpInvalidate               // drop keys, or a whole keyspace
 	OpPing                     // answered at once with StatusOK
+	OpHold                     // say that the load of a lease goes on, after the lane broke that the lease may have come on
 )
 
 // endsLoad tells that others may wait for what the request says.

@@ -147,6 +147,7 @@ func (p *Peer) heard(f *replyFrame) {
 func (p *Peer) loseLane(i int, l *lane) {
 	p.lanes[i].Store(nil)
 	l.close(ErrDown)
+	p.t.cfg.Handler.Lost(p)
 	if p.pickAny() == nil {
 		p.resetBulk()
 	}
