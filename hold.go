@@ -58,9 +58,9 @@ func (x *fetch[V]) hold() {
 	}
 }
 
-// Lost tells a member whose lane has ended, as soon as it can be reached, which of its leases are in use here. It ends the others, and all
-// of them if it hears nothing for a second. It implements transport.Handler.
-func (n *Node) Lost(p *transport.Peer) {
+// Opened tells a member to which there is a new lane which of its leases are in use here, and then that these are all: it ends the others
+// that earlier lanes brought. If it hears nothing it ends all of those a second after their lane. It implements transport.Handler.
+func (n *Node) Opened(p *transport.Peer) {
 	id := p.ID()
 	n.run("hold", func() {
 		ctx, cancel := context.WithTimeout(n.ctx, time.Second)
@@ -77,15 +77,15 @@ func (n *Node) Lost(p *transport.Peer) {
 				calls = append(calls, c)
 			}
 		}
-		if len(calls) == 0 {
-			return
+		if len(calls) > 0 {
+			b := transport.NewBatch(len(calls))
+			p.StartBatch(calls, b)
+			<-b.Done()
+			for _, c := range calls {
+				c.Free() // a lease whose owner did not hear of it is loaded by somebody else too
+			}
 		}
-		b := transport.NewBatch(len(calls))
-		p.StartBatch(calls, b)
-		<-b.Done()
-		for _, c := range calls {
-			c.Free() // a lease whose owner did not hear of it is loaded by somebody else too
-		}
+		_, _ = p.Do(ctx, &transport.Request{Op: transport.OpHold}) // see above
 	})
 }
 

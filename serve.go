@@ -52,8 +52,13 @@ func (a *localAsker) answer(rep *transport.Reply) { a.reply <- *rep }
 
 // Serve answers a request of a peer. It implements transport.Handler.
 func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, rep *transport.Reply) bool {
-	if req.Op == transport.OpInvalidate {
+	switch {
+	case req.Op == transport.OpInvalidate:
 		return n.serveInvalidate(s, id, req, rep)
+	case req.Op == transport.OpHold && req.Key == "":
+		n.heldAll(holderOf(s))
+		rep.Status = transport.StatusOK
+		return true
 	}
 	ks := n.keyspace(req.Keyspace)
 	if ks == nil || ks.closed.Load() {
@@ -362,6 +367,14 @@ func (n *Node) Gone(s *transport.Session) {
 		ks.shard.AskerGone(through, now+int64(time.Second))
 	}
 	n.holders.lost(s, now)
+}
+
+// heldAll ends the leases of a holder that were lost on their way, after it has said which were not.
+func (n *Node) heldAll(holder string) {
+	now := n.clock.Exact()
+	for _, ks := range *n.keyspaces.Load() {
+		ks.carryOut(ks.shard.HeldAll(holder, now))
+	}
 }
 
 // Orphan gives back a lease that nobody waits for any more. It implements transport.Handler.

@@ -194,7 +194,7 @@ func (m *model) time() {
 }
 
 func (m *model) rare() {
-	switch m.rnd.IntN(8) {
+	switch m.rnd.IntN(9) {
 	case 0:
 		m.effect("clear", m.s.Clear(m.now), m.n.clear(m.now))
 		for _, key := range m.keys {
@@ -225,6 +225,9 @@ func (m *model) rare() {
 		until := m.now + m.rnd.Int64N(150)
 		m.s.AskerGone(gone, until)
 		m.n.askerGone(gone, until)
+	case 7:
+		holder := m.member()
+		m.effect("held all", m.s.HeldAll(holder, m.now), m.n.heldAll(holder, m.now))
 	case 4, 5:
 		holder, until := m.member(), m.now+m.rnd.Int64N(150)
 		m.s.HolderGone(holder, until)

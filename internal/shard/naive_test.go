@@ -232,6 +232,16 @@ func (n *naive) askerGone(gone func(any) bool, until int64) {
 	}
 }
 
+func (n *naive) heldAll(holder string, now int64) (eff neffect) {
+	for _, k := range n.keys {
+		if l := k.lease; l != nil && l.lost && l.holder == holder {
+			n.revoke(k, &eff)
+			n.next(k, now, &eff)
+		}
+	}
+	return eff
+}
+
 func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
 	k := n.keys[key]
 	if c.View < n.view {

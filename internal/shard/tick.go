@@ -69,6 +69,21 @@ func (s *Shard) AskerGone(gone func(asker any) bool, until int64) {
 	})
 }
 
+// HeldAll says that holder has said by Hold which of the leases that AskerGone was about arrived: the others end.
+func (s *Shard) HeldAll(holder string, now int64) (eff Effect) {
+	if s.leases.Load() == 0 {
+		return eff
+	}
+	s.eachTable(func(t *table) {
+		for _, l := range t.leases {
+			if l.lost && l.holder == holder {
+				t.expire(l, now, &eff)
+			}
+		}
+	})
+	return eff
+}
+
 // Hold says that the load of a lease goes on, and that asker tells so: it lives as long as granted. A token that is not live changes nothing.
 func (s *Shard) Hold(key string, token Token, asker any, now int64) (eff Effect) {
 	tx := s.store.Begin(key)

@@ -91,8 +91,8 @@ type Handler interface {
 	Received(p *Peer, incarnation uint64, d *Down, sent time.Time)
 	Disconnected(p *Peer)
 
-	// Lost tells that a lane to p has ended: p does not know which of the leases that it gave arrived. It must not block.
-	Lost(p *Peer)
+	// Opened tells that a lane to p is open: of the leases that it gave over an earlier one p does not know which arrived. It must not block.
+	Opened(p *Peer)
 	// Orphan passes a lease that came after its call had timed out or was abandoned: nobody loads, so it has to be given back.
 	// req has no Value. It is called on a goroutine of its own, one at a time, and may block. Orphans beyond a bound are dropped; then the lease
 	// ends by itself.

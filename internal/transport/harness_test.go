@@ -172,7 +172,7 @@ func (n *node) Disconnected(p *Peer) {
 	n.events = append(n.events, fmt.Sprint("disconnected ", p.ID()))
 }
 
-func (n *node) Lost(*Peer) {}
+func (n *node) Opened(*Peer) {}
 
 func (n *node) Orphan(_ *Peer, req *Request, rep *Reply) {
 	n.mu.Lock()

@@ -101,6 +101,7 @@ func (p *Peer) runLane(i int) error {
 	if !p.breaker.allows() {
 		p.arm(p.t.now()) // probe it
 	}
+	p.t.cfg.Handler.Opened(p)
 	defer p.loseLane(i, l)
 	if err := l.receive(f); err != nil { // it may say that the peer drains
 		return err
@@ -147,7 +148,6 @@ func (p *Peer) heard(f *replyFrame) {
 func (p *Peer) loseLane(i int, l *lane) {
 	p.lanes[i].Store(nil)
 	l.close(ErrDown)
-	p.t.cfg.Handler.Lost(p)
 	if p.pickAny() == nil {
 		p.resetBulk()
 	}
