@@ -65,6 +65,7 @@ func golden() []struct {
 		{"down", &cohereDown{h, Down{
 			Reset: true, Seq: 41, Invs: []Inv{{Seq: 40, Keyspace: "users", Key: "42"}, {Seq: 41, Keyspace: "users", All: true, Epoch: 3, Tags: []string{"t1"}}},
 			Revokes: []Revoke{{"users", "42", Token{1 << 60, 17}}}, Renewed: true, Nonce: 99, NearLease: time.Second, InView: true, View: 7,
+			Silent: []Silence{{"c", 1500 * time.Millisecond}, {"", 0}},
 		}}},
 		{"bulk-request", &bulkRequest{h, 7, *fill}},
 		{"bulk-reply", &bulkReply{h, 7, Reply{Status: StatusStale, HasValue: true, Value: bytes.Repeat([]byte{0xab}, scatterBytes)}}},
@@ -190,6 +191,10 @@ func TestLimits(t *testing.T) {
 		{"invalidated tag", MaxTagBytes, func(n int) proto.Message { return inv(&nearcachev1.Inv{Tags: [][]byte{long(n)}}) }},
 		{"revocations", MaxBatchKeys, func(n int) proto.Message { return &nearcachev1.CohereDown{Revokes: repeat[nearcachev1.Revoke](n)} }},
 		{"revoked keyspace", MaxKeyspaceBytes, func(n int) proto.Message { return revoke(&nearcachev1.Revoke{Keyspace: long(n)}) }},
+		{"silent members", MaxSilent, func(n int) proto.Message { return &nearcachev1.CohereDown{Silent: repeat[nearcachev1.Silence](n)} }},
+		{"silent member", MaxNameBytes, func(n int) proto.Message {
+			return &nearcachev1.CohereDown{Silent: []*nearcachev1.Silence{{Member: long(n)}}}
+		}},
 		{"revoked key", MaxKeyBytes, func(n int) proto.Message { return revoke(&nearcachev1.Revoke{Key: long(n)}) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -170,6 +170,8 @@ func (f *cohereDown) unmarshal(data mem.BufferSlice) error {
 			f.Nonce = r.uint()
 		case downNearLease:
 			f.NearLease = r.duration()
+		case downSilent:
+			r.silence(&f.Silent)
 		default:
 			r.skip(tag)
 		}
@@ -445,6 +447,27 @@ func (r *reader) revoke(to *[]Revoke) {
 			v.Token.Incarnation = r.fixed64()
 		case revokeTokenNum:
 			v.Token.Number = r.uint()
+		default:
+			r.skip(tag)
+		}
+	}
+	r.close(outer)
+}
+
+func (r *reader) silence(to *[]Silence) {
+	if len(*to) == MaxSilent {
+		r.fail(errLimit)
+		return
+	}
+	*to = append(*to, Silence{})
+	v := &(*to)[len(*to)-1]
+	outer := r.open()
+	for r.left > 0 {
+		switch tag := r.tag(); tag {
+		case silenceMember:
+			v.Member = r.str(MaxNameBytes)
+		case silenceAge:
+			v.Age = r.duration()
 		default:
 			r.skip(tag)
 		}

@@ -134,7 +134,7 @@ func (c codec) marshalUp(f *cohereUp) (mem.BufferSlice, error) {
 
 // marshalDown encodes a message of the log's owner.
 func (c codec) marshalDown(f *cohereDown) (mem.BufferSlice, error) {
-	if len(f.Invs) > MaxBatchKeys || len(f.Revokes) > MaxBatchKeys {
+	if len(f.Invs) > MaxBatchKeys || len(f.Revokes) > MaxBatchKeys || len(f.Silent) > MaxSilent {
 		return nil, errLimit
 	}
 	l, err := headLayout(f.Hello, f.View)
@@ -156,6 +156,12 @@ func (c codec) marshalDown(f *cohereDown) (mem.BufferSlice, error) {
 		}
 		l.total += sizeLen(downRevokes, f.Revokes[i].size())
 	}
+	for i := range f.Silent {
+		if len(f.Silent[i].Member) > MaxNameBytes {
+			return nil, errLimit
+		}
+		l.total += sizeLen(downSilent, f.Silent[i].size())
+	}
 	w, err := c.newWriter(l)
 	if err != nil {
 		return nil, err
@@ -173,6 +179,9 @@ func (c codec) marshalDown(f *cohereDown) (mem.BufferSlice, error) {
 	w.bool(downRenewed, f.Renewed)
 	w.uint(downNonce, f.Nonce)
 	w.uint(downNearLease, lease)
+	for i := range f.Silent {
+		w.silence(&f.Silent[i])
+	}
 	return w.finish()
 }
 
@@ -442,4 +451,15 @@ func (w *writer) revoke(v *Revoke) {
 	w.str(revokeKey, v.Key)
 	w.fixed64(revokeTokenInc, v.Token.Incarnation)
 	w.uint(revokeTokenNum, v.Token.Number)
+}
+
+func (v *Silence) size() int {
+	return sizeBytes(silenceMember, len(v.Member)) + sizeUint(silenceAge, floorMicros(v.Age))
+}
+
+// silence rounds the age down: nobody becomes silent for longer on the way.
+func (w *writer) silence(v *Silence) {
+	w.open(downSilent, v.size())
+	w.str(silenceMember, v.Member)
+	w.uint(silenceAge, floorMicros(v.Age))
 }

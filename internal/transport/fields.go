@@ -31,6 +31,12 @@ const (
 	downRenewed   = 8<<3 | varint
 	downNonce     = 9<<3 | varint
 	downNearLease = 10<<3 | varint
+	downSilent    = 11<<3 | lenPre
+)
+
+const (
+	silenceMember = 1<<3 | lenPre
+	silenceAge    = 2<<3 | varint
 )
 
 const (

@@ -15,6 +15,7 @@ const (
 	OpInvalidate               // drop keys, or a whole keyspace
 	OpPing                     // answered at once with StatusOK
 	OpHold                     // say that the load of a lease goes on, after the lane broke that the lease may have come on
+	OpRelay                    // pass an Invalidate on to the member that Key names, and answer what it answers
 )
 
 // endsLoad tells that others may wait for what the request says.
@@ -64,7 +65,7 @@ type Request struct {
 	Epoch     uint64        // the keyspace's epoch at the asker
 	TagPos    uint64        // Fill: tag-log position at the load's start
 	Tags      []string      // Fill, Set, Invalidate
-	Keys      []string      // Invalidate: the keys (Key is empty then)
+	Keys      []string      // Invalidate, Relay: the keys
 	Failure   Failure       // Release: why there is no value
 	Value     []byte        // Fill, Set
 	// HasValue tells an empty value from none: a proto3 bytes field of length zero decodes to nil.
@@ -76,7 +77,7 @@ type Status uint8
 
 // The kinds of answers.
 const (
-	StatusOK              Status = iota + 1 // Ping, Release, Invalidate: done
+	StatusOK              Status = iota + 1 // Ping, Release, Invalidate, Relay: done
 	StatusHit                               // Value is fresh
 	StatusStale                             // Value is past its lifetime; somebody refreshes it
 	StatusAbsent                            // known not to exist at the origin
@@ -161,6 +162,7 @@ const (
 	InlineValueBytes = 64 << 10 // larger ones travel alone on the bulk connection
 	MaxBatchOps      = 256      // requests or replies in a frame
 	MaxBatchKeys     = 1024     // Keys in an Invalidate; Invs, and Revokes, in a Down
+	MaxSilent        = 64       // Silent members in a Down
 	MaxTags          = 64       // Tags of a request or an Inv
 	MaxTagBytes      = 255
 	MaxNameBytes     = 255 // cluster, member, address, and the code of a failure
@@ -180,6 +182,13 @@ type Down struct {
 	NearLease time.Duration // H, as the sender grants it
 	InView    bool          // the receiver is in the sender's ring
 	View      uint64        // fingerprint of the sender's ring
+	Silent    []Silence     // with Renewed: members that the sender does not hear
+}
+
+// Silence tells for how long at least a member has not been heard: no renewal of it was received.
+type Silence struct {
+	Member string
+	Age    time.Duration
 }
 
 // Inv tells that a key, or with All its whole keyspace, changed at the origin.

@@ -163,6 +163,9 @@ func kinds() []kind {
 				for _, v := range p.Revokes {
 					d.Revokes = append(d.Revokes, Revoke{string(v.Keyspace), string(v.Key), Token{v.TokenIncarnation, v.TokenNumber}})
 				}
+				for _, v := range p.Silent {
+					d.Silent = append(d.Silent, Silence{string(v.Member), cutDuration(v.AgeUs)})
+				}
 				return d
 			},
 			func(v any) any { return *v.(*cohereDown) },

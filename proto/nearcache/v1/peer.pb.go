@@ -808,6 +808,7 @@ type CohereDown struct {
 	Renewed       bool                   `protobuf:"varint,8,opt,name=renewed,proto3" json:"renewed,omitempty"`
 	Nonce         uint64                 `protobuf:"varint,9,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	NearLeaseUs   uint64                 `protobuf:"varint,10,opt,name=near_lease_us,json=nearLeaseUs,proto3" json:"near_lease_us,omitempty"`
+	Silent        []*Silence             `protobuf:"bytes,11,rep,name=silent,proto3" json:"silent,omitempty"` // with renewed: the members that the sender does not hear
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -912,6 +913,66 @@ func (x *CohereDown) GetNearLeaseUs() uint64 {
 	return 0
 }
 
+func (x *CohereDown) GetSilent() []*Silence {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+// Silence says when a member was last heard: a renewal of it was received.
+type Silence struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        []byte                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // ID
+	AgeUs         uint64                 `protobuf:"varint,2,opt,name=age_us,json=ageUs,proto3" json:"age_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Silence) Reset() {
+	*x = Silence{}
+	mi := &file_nearcache_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Silence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Silence) ProtoMessage() {}
+
+func (x *Silence) ProtoReflect() protoreflect.Message {
+	mi := &file_nearcache_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Silence.ProtoReflect.Descriptor instead.
+func (*Silence) Descriptor() ([]byte, []int) {
+	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Silence) GetMember() []byte {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *Silence) GetAgeUs() uint64 {
+	if x != nil {
+		return x.AgeUs
+	}
+	return 0
+}
+
 type Inv struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -926,7 +987,7 @@ type Inv struct {
 
 func (x *Inv) Reset() {
 	*x = Inv{}
-	mi := &file_nearcache_v1_peer_proto_msgTypes[8]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +999,7 @@ func (x *Inv) String() string {
 func (*Inv) ProtoMessage() {}
 
 func (x *Inv) ProtoReflect() protoreflect.Message {
-	mi := &file_nearcache_v1_peer_proto_msgTypes[8]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1012,7 @@ func (x *Inv) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inv.ProtoReflect.Descriptor instead.
 func (*Inv) Descriptor() ([]byte, []int) {
-	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Inv) GetSeq() uint64 {
@@ -1008,7 +1069,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_nearcache_v1_peer_proto_msgTypes[9]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1081,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_nearcache_v1_peer_proto_msgTypes[9]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1094,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Revoke) GetKeyspace() []byte {
@@ -1075,7 +1136,7 @@ type BulkRequest struct {
 
 func (x *BulkRequest) Reset() {
 	*x = BulkRequest{}
-	mi := &file_nearcache_v1_peer_proto_msgTypes[10]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1148,7 @@ func (x *BulkRequest) String() string {
 func (*BulkRequest) ProtoMessage() {}
 
 func (x *BulkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nearcache_v1_peer_proto_msgTypes[10]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1161,7 @@ func (x *BulkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkRequest.ProtoReflect.Descriptor instead.
 func (*BulkRequest) Descriptor() ([]byte, []int) {
-	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BulkRequest) GetHello() *Hello {
@@ -1135,7 +1196,7 @@ type BulkReply struct {
 
 func (x *BulkReply) Reset() {
 	*x = BulkReply{}
-	mi := &file_nearcache_v1_peer_proto_msgTypes[11]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1208,7 @@ func (x *BulkReply) String() string {
 func (*BulkReply) ProtoMessage() {}
 
 func (x *BulkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_nearcache_v1_peer_proto_msgTypes[11]
+	mi := &file_nearcache_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1221,7 @@ func (x *BulkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkReply.ProtoReflect.Descriptor instead.
 func (*BulkReply) Descriptor() ([]byte, []int) {
-	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_nearcache_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BulkReply) GetHello() *Hello {
@@ -1264,7 +1325,7 @@ const file_nearcache_v1_peer_proto_rawDesc = "" +
 	"\bCohereUp\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.nearcache.v1.HelloR\x05hello\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\x06R\x04view\x12\x14\n" +
-	"\x05nonce\x18\x03 \x01(\x04R\x05nonce\"\xb7\x02\n" +
+	"\x05nonce\x18\x03 \x01(\x04R\x05nonce\"\xe6\x02\n" +
 	"\n" +
 	"CohereDown\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.nearcache.v1.HelloR\x05hello\x12\x12\n" +
@@ -1277,7 +1338,11 @@ const file_nearcache_v1_peer_proto_rawDesc = "" +
 	"\arenewed\x18\b \x01(\bR\arenewed\x12\x14\n" +
 	"\x05nonce\x18\t \x01(\x04R\x05nonce\x12\"\n" +
 	"\rnear_lease_us\x18\n" +
-	" \x01(\x04R\vnearLeaseUs\"\x81\x01\n" +
+	" \x01(\x04R\vnearLeaseUs\x12-\n" +
+	"\x06silent\x18\v \x03(\v2\x15.nearcache.v1.SilenceR\x06silent\"8\n" +
+	"\aSilence\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\fR\x06member\x12\x15\n" +
+	"\x06age_us\x18\x02 \x01(\x04R\x05ageUs\"\x81\x01\n" +
 	"\x03Inv\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\fR\bkeyspace\x12\x10\n" +
@@ -1315,7 +1380,7 @@ func file_nearcache_v1_peer_proto_rawDescGZIP() []byte {
 	return file_nearcache_v1_peer_proto_rawDescData
 }
 
-var file_nearcache_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_nearcache_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_nearcache_v1_peer_proto_goTypes = []any{
 	(*Hello)(nil),        // 0: nearcache.v1.Hello
 	(*RequestFrame)(nil), // 1: nearcache.v1.RequestFrame
@@ -1325,10 +1390,11 @@ var file_nearcache_v1_peer_proto_goTypes = []any{
 	(*Reply)(nil),        // 5: nearcache.v1.Reply
 	(*CohereUp)(nil),     // 6: nearcache.v1.CohereUp
 	(*CohereDown)(nil),   // 7: nearcache.v1.CohereDown
-	(*Inv)(nil),          // 8: nearcache.v1.Inv
-	(*Revoke)(nil),       // 9: nearcache.v1.Revoke
-	(*BulkRequest)(nil),  // 10: nearcache.v1.BulkRequest
-	(*BulkReply)(nil),    // 11: nearcache.v1.BulkReply
+	(*Silence)(nil),      // 8: nearcache.v1.Silence
+	(*Inv)(nil),          // 9: nearcache.v1.Inv
+	(*Revoke)(nil),       // 10: nearcache.v1.Revoke
+	(*BulkRequest)(nil),  // 11: nearcache.v1.BulkRequest
+	(*BulkReply)(nil),    // 12: nearcache.v1.BulkReply
 }
 var file_nearcache_v1_peer_proto_depIdxs = []int32{
 	0,  // 0: nearcache.v1.RequestFrame.hello:type_name -> nearcache.v1.Hello
@@ -1339,23 +1405,24 @@ var file_nearcache_v1_peer_proto_depIdxs = []int32{
 	3,  // 5: nearcache.v1.Reply.failure:type_name -> nearcache.v1.Failure
 	0,  // 6: nearcache.v1.CohereUp.hello:type_name -> nearcache.v1.Hello
 	0,  // 7: nearcache.v1.CohereDown.hello:type_name -> nearcache.v1.Hello
-	8,  // 8: nearcache.v1.CohereDown.invs:type_name -> nearcache.v1.Inv
-	9,  // 9: nearcache.v1.CohereDown.revokes:type_name -> nearcache.v1.Revoke
-	0,  // 10: nearcache.v1.BulkRequest.hello:type_name -> nearcache.v1.Hello
-	2,  // 11: nearcache.v1.BulkRequest.request:type_name -> nearcache.v1.Request
-	0,  // 12: nearcache.v1.BulkReply.hello:type_name -> nearcache.v1.Hello
-	5,  // 13: nearcache.v1.BulkReply.reply:type_name -> nearcache.v1.Reply
-	1,  // 14: nearcache.v1.PeerService.Lane:input_type -> nearcache.v1.RequestFrame
-	6,  // 15: nearcache.v1.PeerService.Cohere:input_type -> nearcache.v1.CohereUp
-	10, // 16: nearcache.v1.PeerService.Bulk:input_type -> nearcache.v1.BulkRequest
-	4,  // 17: nearcache.v1.PeerService.Lane:output_type -> nearcache.v1.ReplyFrame
-	7,  // 18: nearcache.v1.PeerService.Cohere:output_type -> nearcache.v1.CohereDown
-	11, // 19: nearcache.v1.PeerService.Bulk:output_type -> nearcache.v1.BulkReply
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 8: nearcache.v1.CohereDown.invs:type_name -> nearcache.v1.Inv
+	10, // 9: nearcache.v1.CohereDown.revokes:type_name -> nearcache.v1.Revoke
+	8,  // 10: nearcache.v1.CohereDown.silent:type_name -> nearcache.v1.Silence
+	0,  // 11: nearcache.v1.BulkRequest.hello:type_name -> nearcache.v1.Hello
+	2,  // 12: nearcache.v1.BulkRequest.request:type_name -> nearcache.v1.Request
+	0,  // 13: nearcache.v1.BulkReply.hello:type_name -> nearcache.v1.Hello
+	5,  // 14: nearcache.v1.BulkReply.reply:type_name -> nearcache.v1.Reply
+	1,  // 15: nearcache.v1.PeerService.Lane:input_type -> nearcache.v1.RequestFrame
+	6,  // 16: nearcache.v1.PeerService.Cohere:input_type -> nearcache.v1.CohereUp
+	11, // 17: nearcache.v1.PeerService.Bulk:input_type -> nearcache.v1.BulkRequest
+	4,  // 18: nearcache.v1.PeerService.Lane:output_type -> nearcache.v1.ReplyFrame
+	7,  // 19: nearcache.v1.PeerService.Cohere:output_type -> nearcache.v1.CohereDown
+	12, // 20: nearcache.v1.PeerService.Bulk:output_type -> nearcache.v1.BulkReply
+	18, // [18:21] is the sub-list for method output_type
+	15, // [15:18] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_nearcache_v1_peer_proto_init() }
@@ -1369,7 +1436,7 @@ func file_nearcache_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nearcache_v1_peer_proto_rawDesc), len(file_nearcache_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
