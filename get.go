@@ -482,14 +482,14 @@ func (x *fetch[V]) succeed() {
 // was given: one that was waited for was given when it came, any other one not before it was asked for.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	now := c.clock.Now()
-	if !c.own.active(now) {
+	if !c.own.Active(now) {
 		return false
 	}
 	given := a.sent
 	if rep.Flags&transport.ReplyLoaded != 0 {
 		given = c.clock.Exact()
 	}
-	return c.own.old(key, given-int64(rep.Age), now)
+	return c.own.Old(key, given-int64(rep.Age), now)
 }
 
 // sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.

@@ -91,7 +91,7 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 		return err
 	}
 	// After the owners: what this process fetched from them meanwhile may be the old value.
-	ks.own.invalidated(keys, began, ks.node.clock.Exact(), remembered)
+	ks.own.Invalidated(keys, began, ks.node.clock.Exact(), remembered)
 	for _, k := range keys {
 		ks.local.forget(k)
 	}
@@ -310,7 +310,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 	default:
 		return err
 	}
-	ks.own.allInvalidated(began, ks.node.clock.Exact(), ks.node.bound)
+	ks.own.AllInvalidated(began, ks.node.clock.Exact(), ks.node.bound)
 	ks.dropAll()
 	return err
 }

@@ -23,7 +23,7 @@ type keyspace struct {
 	shard    *shard.Shard
 	limiter  *origin.Limiter
 	local    local
-	own      *ownView
+	own      *invalidation.OwnView
 	owed     owed
 	holdings holdings
 	count    counters
@@ -105,7 +105,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	if n.cfg.NearBytes < 0 || p.nearBytes < 0 {
 		p.nearTTL = -1 // nowhere to keep near copies: nobody need announce anything for them
 	}
-	ks := &keyspace{name: name, node: n, policy: p, local: l, own: newOwnView()}
+	ks := &keyspace{name: name, node: n, policy: p, local: l, own: invalidation.NewOwnView()}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
@@ -130,7 +130,7 @@ func (ks *keyspace) dropped(key string) {
 // tick looks after what ends by itself.
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
-	ks.own.tick(now)
+	ks.own.Tick(now)
 	ks.repay(now)
 }
 

@@ -173,7 +173,7 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 	if err != nil {
 		return v, false, ctx.Err()
 	}
-	if rep.Status != transport.StatusHit || c.own.old(key, sent-int64(rep.Age), c.clock.Now()) {
+	if rep.Status != transport.StatusHit || c.own.Old(key, sent-int64(rep.Age), c.clock.Now()) {
 		return v, false, nil
 	}
 	if v, err = decode(c.cfg.Codec, rep.Value); err != nil {

@@ -1,4 +1,4 @@
-package nearcache
+package invalidation
 
 import (
 	"strings"
@@ -9,9 +9,11 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// ownView is what this process has invalidated within the last Bound (R16): whatever a member answers, it does not see a value
-// again whose load began before. Its owner has confirmed that it is gone; a stand-in that was not told may still have it.
-type ownView struct {
+// OwnView is what this process has invalidated lately (R16): whatever a member answers, it does not see a value again whose load began
+// before. Its owner has confirmed that it is gone; a stand-in that was not told may still have it.
+//
+// It holds 16,384 keys of a keyspace; what it has no room for it remembers as an invalidation of all keys. It is safe for concurrent use.
+type OwnView struct {
 	until atomic.Int64 // nothing is remembered beyond it; 0: nothing is
 
 	mu   sync.Mutex // guards keys and all
@@ -29,17 +31,19 @@ func (i ownInvalidation) makesOld(loaded, now int64) bool { return loaded < i.at
 
 const ownKeys = 1 << 14
 
-func newOwnView() *ownView {
+// NewOwnView returns a view in which nothing was invalidated.
+func NewOwnView() *OwnView {
 	keys, err := simplelru.NewLRU[string, ownInvalidation](ownKeys, nil)
 	if err != nil {
 		panic("nearcache: no room for the caller's own view: " + err.Error()) // the size is positive
 	}
-	return &ownView{keys: keys}
+	return &OwnView{keys: keys}
 }
 
-// invalidated remembers that keys were invalidated by a call that began at at and has just returned.
-func (o *ownView) invalidated(keys []string, at, now int64, bound time.Duration) {
-	i := ownInvalidation{at: at, until: now + int64(bound)}
+// Invalidated remembers for as long as keep that keys were invalidated by a call that began at at and has just returned. keys may be used
+// again.
+func (o *OwnView) Invalidated(keys []string, at, now int64, keep time.Duration) {
+	i := ownInvalidation{at: at, until: now + int64(keep)}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, k := range keys {
@@ -54,11 +58,11 @@ func (o *ownView) invalidated(keys []string, at, now int64, bound time.Duration)
 	o.until.Store(max(o.until.Load(), i.until))
 }
 
-// allInvalidated does so for the whole keyspace.
-func (o *ownView) allInvalidated(at, now int64, bound time.Duration) {
+// AllInvalidated does so for the whole keyspace.
+func (o *OwnView) AllInvalidated(at, now int64, keep time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.coverLocked(ownInvalidation{at: at, until: now + int64(bound)})
+	o.coverLocked(ownInvalidation{at: at, until: now + int64(keep)})
 	o.until.Store(max(o.until.Load(), o.all.until))
 }
 
@@ -68,14 +72,14 @@ func (i ownInvalidation) covering(j ownInvalidation) ownInvalidation {
 }
 
 // coverLocked makes all cover i too.
-func (o *ownView) coverLocked(i ownInvalidation) { o.all = o.all.covering(i) }
+func (o *OwnView) coverLocked(i ownInvalidation) { o.all = o.all.covering(i) }
 
-// active tells whether anything is remembered.
-func (o *ownView) active(now int64) bool { return now < o.until.Load() }
+// Active tells whether anything is remembered: one atomic load.
+func (o *OwnView) Active(now int64) bool { return now < o.until.Load() }
 
-// old reports whether a value of key whose load began at loaded is older than an invalidation by this process.
-func (o *ownView) old(key string, loaded, now int64) bool {
-	if !o.active(now) {
+// Old reports whether a value of key whose load began at loaded is older than an invalidation by this process.
+func (o *OwnView) Old(key string, loaded, now int64) bool {
+	if !o.Active(now) {
 		return false
 	}
 	o.mu.Lock()
@@ -84,8 +88,8 @@ func (o *ownView) old(key string, loaded, now int64) bool {
 	return i.makesOld(loaded, now) || o.all.makesOld(loaded, now)
 }
 
-// tick forgets what is over.
-func (o *ownView) tick(now int64) {
+// Tick forgets what is over.
+func (o *OwnView) Tick(now int64) {
 	if until := o.until.Load(); until == 0 || now < until {
 		return
 	}

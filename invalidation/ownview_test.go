@@ -1,4 +1,4 @@
-package nearcache
+package invalidation
 
 import (
 	"testing"
@@ -7,18 +7,18 @@ import (
 
 // Of two invalidations of one key the one that began first may return last: what was loaded between their beginnings stays old.
 func TestOwnViewKeepsTheLaterInvalidation(t *testing.T) {
-	o := newOwnView()
-	o.invalidated([]string{"k"}, 20, 25, time.Second)
-	o.invalidated([]string{"k"}, 10, 30, time.Second)
+	o := NewOwnView()
+	o.Invalidated([]string{"k"}, 20, 25, time.Second)
+	o.Invalidated([]string{"k"}, 10, 30, time.Second)
 	for loaded, want := range map[int64]bool{5: true, 15: true, 19: true, 20: false} {
-		if got := o.old("k", loaded, 40); got != want {
+		if got := o.Old("k", loaded, 40); got != want {
 			t.Errorf("loaded at %d: got old %v, want %v", loaded, got, want)
 		}
 	}
-	if o.old("other", 5, 40) {
+	if o.Old("other", 5, 40) {
 		t.Error("another key is old")
 	}
-	if o.old("k", 5, 30+int64(time.Second)) {
+	if o.Old("k", 5, 30+int64(time.Second)) {
 		t.Error("it is remembered for longer than a Bound")
 	}
 }
