@@ -12,16 +12,17 @@ import (
 
 // Subscribe opens this node's log to a member. It implements transport.Handler.
 func (n *Node) Subscribe(s *transport.Session) transport.Subscription {
-	return &subscription{node: n, life: n.holders.add(s, n.clock.Exact()), sub: n.log.Subscribe(holderOf(s))}
+	return &subscription{node: n, session: s, life: n.holders.add(s, n.clock.Exact()), sub: n.log.Subscribe(holderOf(s))}
 }
 
 // subscription is a member's place in this node's log, as messages of the coherence stream.
 type subscription struct {
-	node  *Node
-	life  *life
-	sub   *invalidation.Subscriber
-	batch invalidation.Batch
-	down  transport.Down
+	node    *Node
+	session *transport.Session
+	life    *life
+	sub     *invalidation.Subscriber
+	batch   invalidation.Batch
+	down    transport.Down
 }
 
 // Next implements transport.Subscription. What every message tells about this member's ring the transport adds.
@@ -36,7 +37,10 @@ func (s *subscription) Next(ctx context.Context) (*transport.Down, error) {
 	b, d := &s.batch, &s.down
 	*d = transport.Down{
 		Reset: b.Reset, Seq: b.Seq, Renewed: b.Renewed, Nonce: b.Nonce, NearLease: s.node.bound,
-		Invs: d.Invs[:0], Revokes: d.Revokes[:0],
+		Invs: d.Invs[:0], Revokes: d.Revokes[:0], Silent: d.Silent[:0],
+	}
+	if b.Renewed {
+		d.Silent = s.node.silences(d.Silent)
 	}
 	for i := range b.Events {
 		d.Invs = append(d.Invs, transport.Inv(b.Events[i]))
@@ -52,6 +56,8 @@ func (s *subscription) Renew(nonce uint64) {
 	now := s.node.clock.Exact()
 	s.node.keepTenure(now) // the answer says that what it granted still holds
 	s.life.renewed.Store(now)
+	s.life.view.Store(s.session.View())
+	s.node.heard(s.session, now)
 	s.sub.Renew(nonce)
 }
 
@@ -78,11 +84,18 @@ func (n *Node) Disconnected(*transport.Peer) {}
 
 // Received applies a message of the coherence stream from p. It implements transport.Handler.
 func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down, sent time.Time) {
-	if d.View != n.members.Load().Ring.Fingerprint() {
+	m := n.members.Load()
+	if d.View != m.Ring.Fingerprint() {
 		n.differing.Add(1)
 	}
 	if !d.InView {
 		n.dropped()
+	}
+	now := n.clock.Exact()
+	sentAt := now - int64(time.Since(sent))
+	if d.Renewed {
+		n.keepTenure(now) // a lease that is back does not hide that it was over
+		n.reported(p.ID(), d, sentAt, now)
 	}
 	n.follow(p, func(f *followed) {
 		f.view.Store(d.View)
@@ -100,10 +113,12 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 			}
 		}
 		if d.Renewed {
-			sentAt := n.clock.Exact() - int64(time.Since(sent))
 			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, min(d.NearLease, n.bound)))
 		}
 	})
+	if d.View != m.Ring.Fingerprint() && m.Ring.Index(p.ID()) >= 0 {
+		n.hearing.unequal.Store(true) // once its view can be seen: see lookAround
+	}
 }
 
 // follow runs f with what this node knows of p's log. Messages of one peer come one after the other. What they killed is logged without

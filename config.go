@@ -248,7 +248,7 @@ type Ack int
 
 // The acknowledgements. Only AckOwners is available yet.
 const (
-	AckOwners Ack = iota // the owner: within Bound everywhere when it returns nil
+	AckOwners Ack = iota // whoever may own it: within Bound everywhere when it returns nil
 	AckAll               // every near copy too: gone everywhere when it returns nil
 )
 

@@ -26,8 +26,7 @@
 //
 // When Invalidate returns nil no member serves a value loaded before the call for longer than NodeConfig.Bound, and the calling
 // process does not serve it at all. A load that was under way when the key was invalidated is not stored. When an owner did
-// not confirm, the error is a *PartialError that says how long an old copy may live. docs/protocol.md has the rules, and what this
-// version does not bound yet: an owner that is cut off from all other members without knowing it.
+// not confirm, and may still hold it, the error is a *PartialError that says how long an old copy may live. docs/protocol.md has the rules.
 //
 // # Failures
 //

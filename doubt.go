@@ -62,19 +62,15 @@ func (n *Node) majority(m *members, now int64) int {
 func (n *Node) tickDoubt(now int64) {
 	m := n.members.Load()
 	var leases []int64
-	differs := false
 	for i, p := range m.peers {
 		if p == nil {
 			continue
 		}
-		until := p.source.LeaseUntil.Load()
 		if m.Members[i].Weight >= 0 {
-			leases = append(leases, until)
-		}
-		if now < until && !m.agrees(m.Members[i].ID, now) {
-			differs = true
+			leases = append(leases, p.source.LeaseUntil.Load())
 		}
 	}
+	differs := n.lookAround(m, now)
 	need := n.majority(m, now)
 	n.standing.update(n.log, func(d *invalidation.Doubt) bool { return d.Heard(leases, need, differs, now) })
 }

@@ -75,7 +75,7 @@ func (e *CircularLoadError) Error() string {
 
 // PartialError says that some members have not confirmed an invalidation yet.
 type PartialError struct {
-	Members  []string      // IDs of the members that did not confirm
+	Members  []string      // IDs of the members that did not confirm; this one's own: it hears no majority, so that others may own its keys
 	Keys     []string      // the keys they did not confirm; none: the whole keyspace
 	StaleFor time.Duration // an old copy may be served for at most this long
 	Err      error         // the last failure

@@ -11,7 +11,7 @@ import (
 )
 
 // serveInvalidate drops what a peer says has changed. Keys that another member owns by this node's ring are passed on, once (R8), whether
-// or not this node has opened their keyspace.
+// or not this node has opened their keyspace; but not for a peer that goes by the same ring, and tells that member itself.
 func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.Request, rep *transport.Reply) bool {
 	rep.Status = transport.StatusOK
 	ks := n.keyspace(req.Keyspace)
@@ -24,17 +24,37 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	default:
 		ks.drop(req.Keys, req.Version)
 	}
-	if all || req.Flags&transport.FlagForwarded != 0 {
+	m := n.members.Load()
+	same := s.View() == m.Ring.Fingerprint() && req.Flags&transport.FlagRelayed == 0
+	if all || same || !m.known || req.Flags&transport.FlagForwarded != 0 {
 		return true
 	}
-	m, keyspace := n.members.Load(), strings.Clone(req.Keyspace)
-	others := m.ownedByOthers(keyspace, req.Keys)
+	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(req.Keyspace, req.Keys)
 	if len(others) == 0 {
 		return true
 	}
-	started := n.run("forward", func() {
+	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others) })
+}
+
+// ownedByOthers groups copies of the keys that other members own, by owner.
+func (m *members) ownedByOthers(keyspace string, keys []string) map[string][]string {
+	others := make(map[string][]string)
+	for _, k := range keys {
+		if o := m.Ring.Owner(ring.Hash(keyspace, k)); o >= 0 && o != m.Self {
+			id := m.Members[o].ID
+			others[id] = append(others[id], strings.Clone(k))
+		}
+	}
+	return others
+}
+
+// answerLater does something for a Bound at most, and answers a request then. It returns false: the answer follows.
+func (n *Node) answerLater(name string, s *transport.Session, id uint32, rep *transport.Reply, do func(context.Context) error) bool {
+	started := n.run(name, func() {
+		ctx, cancel := context.WithTimeout(n.ctx, n.bound)
+		defer cancel()
 		rep := transport.Reply{Status: transport.StatusOK}
-		if err := n.forward(m, keyspace, others); err != nil {
+		if err := do(ctx); err != nil {
 			rep.Status = transport.StatusFailed
 			rep.Failure = transport.Failure{Kind: transport.FailurePartial, Text: cut(err.Error(), transport.MaxFailureText), Member: n.ID()}
 		}
@@ -42,41 +62,41 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	})
 	if !started {
 		rep.Status = transport.StatusBusy
-		return true
 	}
-	return false
+	return !started
 }
 
-// ownedByOthers returns copies of the keys that other members own; none where the members are not known.
-func (m *members) ownedByOthers(keyspace string, keys []string) (others []string) {
-	if !m.known {
-		return nil
-	}
-	for _, k := range keys {
-		if o := m.Ring.Owner(ring.Hash(keyspace, k)); o >= 0 && o != m.Self {
-			others = append(others, strings.Clone(k))
-		}
-	}
-	return others
-}
-
-// forward passes keys on to the members that own them by this node's ring.
-func (n *Node) forward(m *members, keyspace string, keys []string) error {
-	ctx, cancel := context.WithTimeout(n.ctx, n.bound)
-	defer cancel()
+// forward passes keys on to the members that own them by this node's ring. One that can hold nothing any more need not confirm.
+func (n *Node) forward(ctx context.Context, m *members, keyspace string, parts map[string][]string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tellers)
-	for target, part := range m.byOwner(keyspace, keys) {
-		p := m.peers[target]
+	for owner, part := range parts {
 		for chunk := range chunks(part) {
 			g.Go(func() error {
-				rep, err := p.Do(ctx, n.invalidateRequest(keyspace, chunk, transport.FlagForwarded))
-				if err != nil {
-					p.noAnswer(n)
+				err := n.pass(ctx, m.peer(owner), n.invalidateRequest(keyspace, chunk, transport.FlagForwarded))
+				if err != nil && n.gone(m, owner, n.clock.Exact()) {
+					return nil
 				}
-				return confirmed(rep, err)
+				return err
 			})
 		}
 	}
 	return g.Wait()
+}
+
+// serveRelay passes an Invalidate on to the member that it is for, and answers what that answers (R8).
+func (n *Node) serveRelay(s *transport.Session, id uint32, req *transport.Request, rep *transport.Reply) bool {
+	p := n.members.Load().peer(req.Key)
+	if p == nil || !p.Ready() {
+		rep.Status = transport.StatusFailed
+		rep.Failure = transport.Failure{Kind: transport.FailurePartial, Text: transport.ErrDown.Error(), Member: n.ID()}
+		return true
+	}
+	pass := &transport.Request{
+		Op: transport.OpInvalidate, Flags: req.Flags | transport.FlagRelayed, Keyspace: strings.Clone(req.Keyspace), Version: req.Version, Budget: n.bound,
+	}
+	for _, k := range req.Keys {
+		pass.Keys = append(pass.Keys, strings.Clone(k))
+	}
+	return n.answerLater("relay", s, id, rep, func(ctx context.Context) error { return n.pass(ctx, p, pass) })
 }

@@ -11,7 +11,7 @@ import (
 // holders are the lives of members that follow this node's log, and thus may hold its leases. A lease ends a second after its holder was
 // last heard (docs/design.md section 8): a member whose host is gone or that hangs closes no stream, but its renewals stay away.
 type holders struct {
-	mu   sync.Mutex // guards byID and what it points to, but for renewed. Lock order: mu, then a shard lock
+	mu   sync.Mutex // guards byID and what it points to, but for renewed and view. Lock order: mu, then a shard lock
 	byID map[string]*life
 }
 
@@ -22,7 +22,8 @@ type life struct {
 	incarnation  uint64
 	streams      int // it may have two for a while, when it reconnects; 0: it has a second to come back
 	silent       bool
-	renewed      atomic.Int64 // when it last renewed, or lost a stream
+	renewed      atomic.Int64  // when it last renewed, or lost a stream
+	view         atomic.Uint64 // fingerprint of the ring that it then went by
 }
 
 // silenceGrace is what a silent holder is given before its leases end: it may have been this process that paused, and all that it missed
@@ -111,4 +112,18 @@ func (l *life) isSilent(m *members, now, bound int64) bool {
 	src := m.peers[i].source
 	until := src.LeaseUntil.Load()
 	return until != 0 && now >= until && src.Incarnation.Load() == l.incarnation
+}
+
+// differ tells whether a member that renewed within a Bound goes by another ring than m.
+func (h *holders) differ(m *members, now, bound int64) bool {
+	view := m.Ring.Fingerprint()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.byID {
+		seen := l.view.Load()
+		if seen != 0 && seen != view && now-l.renewed.Load() < bound && m.Resolve(l.member, l.addr) >= 0 {
+			return true
+		}
+	}
+	return false
 }

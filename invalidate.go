@@ -4,23 +4,22 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
-	"github.com/nearcache/nearcache/ring"
 )
 
 // Invalidate drops the keys everywhere. Call it after the database commit. When it returns nil, no member serves a value
 // loaded before the call for longer than a near lifetime, and while the members are connected for longer than milliseconds;
 // the calling process never does. Loads that were under way when it was called are not stored.
 //
-// Errors: *PartialError when an owner did not confirm: some copies may live for StaleFor, and delivery goes on in the background;
-// ErrInvalidKey, before anything was done; ErrClosed; *ConfigError for an Ack that is not available. It takes three Bounds plus
-// PeerTimeout at most.
+// An owner that does not answer is told through other members. If nobody reaches it either, the call waits until it can hold nothing any
+// more: two Bounds after it was last heard, and not at all when that is longer ago.
+//
+// Errors: *PartialError when a member did not confirm and may hold copies, or when this node is cut off itself: they may live for StaleFor, and
+// delivery goes on in the background; ErrInvalidKey, before anything was done; ErrClosed; *ConfigError for an Ack that is not available. It
+// takes three Bounds plus PeerTimeout at most.
 func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
 	return c.invalidate(ctx, keys)
 }
@@ -74,115 +73,36 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 		return nil
 	}
 	began := ks.node.clock.Exact()
-	remembered := ks.node.bound
 	ctx, cancel, err := ks.mutable(ctx)
 	switch {
 	case err == nil:
 		defer cancel()
-		if err = ks.tell(ctx, ks.node.members.Load(), keys).err(ks.staleFor()); err != nil {
-			remembered = ks.staleFor()
-			ks.repay(ks.node.clock.Exact()) // at once: the breaker may have kept the owner from hearing of it at all
-		}
+		err = ks.newTelling(keys).run(ctx)
 	case isContextError(err): // nobody is told, but this process never sees the old values again (R16)
 		ks.drop(keys, 0)
-		remembered = ks.staleFor()
 		err = &PartialError{Keys: slices.Clone(keys), StaleFor: ks.staleFor(), Err: err}
 	default:
 		return err
 	}
 	// After the owners: what this process fetched from them meanwhile may be the old value.
-	ks.own.Invalidated(keys, began, ks.node.clock.Exact(), remembered)
+	ks.own.Invalidated(keys, began, ks.node.clock.Exact(), ks.remembered(err))
 	for _, k := range keys {
 		ks.local.forget(k)
 	}
 	return err
 }
 
+// remembered is how long this process rejects what is older than an invalidation of its own (R16).
+func (ks *keyspace) remembered(err error) time.Duration {
+	if err != nil {
+		return ks.staleFor()
+	}
+	return ks.node.bound
+}
+
 // isContextError tells that a call's context has ended.
 func isContextError(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-}
-
-// telling collects what an invalidation could not reach.
-type telling struct {
-	mu      sync.Mutex
-	members []string
-	keys    []string
-	last    error
-}
-
-func (t *telling) failed(member string, keys []string, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !slices.Contains(t.members, member) {
-		t.members = append(t.members, member)
-	}
-	t.keys = append(t.keys, keys...)
-	t.last = err
-}
-
-func (t *telling) err(staleFor time.Duration) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.members) == 0 {
-		return nil
-	}
-	slices.Sort(t.members)
-	return &PartialError{Members: t.members, Keys: t.keys, StaleFor: staleFor, Err: t.last}
-}
-
-// errContested says that this node cannot tell who has what it would own.
-var errContested = errors.New("nearcache: another process has this node's ID")
-
-// tellers bounds the requests of one invalidation that are under way at once.
-const tellers = 16
-
-// tell passes the keys to their owners, and where an owner does not answer, or lately did not, also to those who stand in for
-// it (R8).
-func (ks *keyspace) tell(ctx context.Context, m *members, keys []string) *telling {
-	t := &telling{}
-	var g errgroup.Group
-	g.SetLimit(tellers)
-	for target, part := range m.byOwner(ks.name, keys) {
-		if target == m.Self {
-			ks.drop(part, 0)
-			if m.contested {
-				t.failed(ks.node.ID(), part, errContested)
-			}
-			continue
-		}
-		for chunk := range chunks(part) {
-			g.Go(func() error {
-				err := ks.tellOwner(ctx, m, target, chunk)
-				if err != nil {
-					t.failed(m.Members[target].ID, chunk, err)
-					ks.owed.owe(m.Members[target].ID, chunk, ks.node.clock.Exact()+int64(ks.staleFor()))
-				}
-				if err != nil || m.peers[target].troubled(ks.node) {
-					ks.tellStandIns(ctx, m, chunk)
-				}
-				return nil
-			})
-		}
-	}
-	_ = g.Wait() // the failures are in t
-	return t
-}
-
-// byOwner groups keys of a keyspace by the index of their owner, each key once. Where nobody owns anything there is nothing to tell.
-func (m *members) byOwner(keyspace string, keys []string) map[int][]string {
-	parts := make(map[int][]string)
-	seen := make(map[string]bool, len(keys))
-	for _, k := range keys {
-		if seen[k] {
-			continue
-		}
-		seen[k] = true
-		if o := m.Ring.Owner(ring.Hash(keyspace, k)); o >= 0 {
-			parts[o] = append(parts[o], k)
-		}
-	}
-	return parts
 }
 
 // chunks cuts keys into requests that fit a frame.
@@ -205,34 +125,20 @@ func chunks(keys []string) func(yield func([]string) bool) {
 	}
 }
 
-// tellOwner asks one member to drop keys. It tries twice: an answer lost with a connection costs nothing to ask for again.
-func (ks *keyspace) tellOwner(ctx context.Context, m *members, target int, keys []string) error {
-	const attempts = 2
-	var err error
-	for range attempts {
-		if !ks.node.reachable(ctx, m.peers[target]) {
-			return transport.ErrDown
-		}
-		if err = ks.tellOnce(ctx, m, target, keys, 0); err == nil || ctx.Err() != nil {
-			return err
-		}
-	}
-	return err
-}
-
-func (ks *keyspace) tellOnce(ctx context.Context, m *members, target int, keys []string, flags uint32) error {
-	return confirmed(ks.exchange(ctx, m, target, ks.node.invalidateRequest(ks.name, keys, flags)))
-}
-
-// invalidateRequest makes the request to drop keys.
+// invalidateRequest makes the request to drop keys, or with none the whole keyspace.
 func (n *Node) invalidateRequest(keyspace string, keys []string, flags uint32) *transport.Request {
+	if len(keys) == 0 {
+		flags |= transport.FlagAll
+	}
 	return &transport.Request{Op: transport.OpInvalidate, Flags: flags, Keyspace: keyspace, Keys: keys, Budget: 3 * n.bound}
 }
 
-// confirmed says what the answer to it means. A member that does not know the keyspace holds nothing of it.
-func confirmed(rep transport.Reply, err error) error {
+// pass passes an invalidation to a peer. nil: it has confirmed. A member that does not know the keyspace holds nothing of it.
+func (n *Node) pass(ctx context.Context, p *peer, req *transport.Request) error {
+	rep, err := p.Do(ctx, req)
 	switch {
 	case err != nil:
+		p.noAnswer(n)
 		return err
 	case rep.Status == transport.StatusOK, rep.Status == transport.StatusUnknownKeyspace:
 		return nil
@@ -241,34 +147,6 @@ func confirmed(rep transport.Reply, err error) error {
 		return errors.New("nearcache: the member is too busy, or closes")
 	}
 	return errors.New("nearcache: " + rep.Failure.Text)
-}
-
-// standIns is how many members after an owner may hold copies in its place (R8).
-const standIns = 2
-
-// tellStandIns tells those who may have stood in for an owner that does not answer. What they hold lives a Bound at most, so
-// that a failure here changes nothing.
-func (ks *keyspace) tellStandIns(ctx context.Context, m *members, keys []string) {
-	parts := make(map[int][]string)
-	var list []int
-	for _, k := range keys {
-		list = m.Ring.Prefer(list[:0], ks.hashOf(k), 1+standIns)
-		for _, i := range list[min(1, len(list)):] {
-			parts[i] = append(parts[i], k)
-		}
-	}
-	var g errgroup.Group
-	g.SetLimit(tellers)
-	for target, part := range parts {
-		if target == m.Self {
-			ks.drop(part, 0)
-			continue
-		}
-		for chunk := range chunks(part) {
-			g.Go(func() error { return ks.tellOnce(ctx, m, target, chunk, transport.FlagForwarded) })
-		}
-	}
-	_ = g.Wait() // see above
 }
 
 // drop invalidates keys on this node. keys may alias a buffer.
@@ -304,45 +182,15 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.tellEverybody(ctx, ks.node.members.Load()).err(ks.staleFor())
+		err = ks.newTelling(nil).run(ctx)
 	case isContextError(err): // as in invalidate
 		err = &PartialError{StaleFor: ks.staleFor(), Err: err}
 	default:
 		return err
 	}
-	ks.own.AllInvalidated(began, ks.node.clock.Exact(), ks.node.bound)
+	ks.own.AllInvalidated(began, ks.node.clock.Exact(), ks.remembered(err))
 	ks.dropAll()
 	return err
-}
-
-// tellEverybody passes it on to all other members.
-func (ks *keyspace) tellEverybody(ctx context.Context, m *members) *telling {
-	t := &telling{}
-	var g errgroup.Group
-	for target := range m.Members {
-		if target == m.Self {
-			if m.contested {
-				t.failed(ks.node.ID(), nil, errContested)
-			}
-			continue
-		}
-		g.Go(func() error {
-			if err := ks.tellAll(ctx, m, target); err != nil {
-				t.failed(m.Members[target].ID, nil, err)
-				ks.owed.owe(m.Members[target].ID, nil, ks.node.clock.Exact()+int64(ks.staleFor()))
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // the failures are in t
-	return t
-}
-
-func (ks *keyspace) tellAll(ctx context.Context, m *members, target int) error {
-	if !ks.node.reachable(ctx, m.peers[target]) {
-		return transport.ErrDown
-	}
-	return ks.tellOnce(ctx, m, target, nil, transport.FlagAll)
 }
 
 // Expire is not available yet: it returns a *ConfigError.

@@ -24,8 +24,9 @@ type keyspace struct {
 	limiter  *origin.Limiter
 	local    local
 	own      *invalidation.OwnView
-	owed     owed
+	owed     *invalidation.Owed
 	holdings holdings
+	settled  bell // rung when something is not owed any more, and with every tick
 	count    counters
 	epoch    atomic.Uint64 // bumped by InvalidateAll
 	longest  atomic.Int64  // lifetime given to an entry here, ns
@@ -105,7 +106,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	if n.cfg.NearBytes < 0 || p.nearBytes < 0 {
 		p.nearTTL = -1 // nowhere to keep near copies: nobody need announce anything for them
 	}
-	ks := &keyspace{name: name, node: n, policy: p, local: l, own: invalidation.NewOwnView()}
+	ks := &keyspace{name: name, node: n, policy: p, local: l, own: invalidation.NewOwnView(), owed: invalidation.NewOwed(maxOwed)}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
@@ -132,6 +133,7 @@ func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
 	ks.own.Tick(now)
 	ks.repay(now)
+	ks.settled.ring()
 }
 
 // sweep frees what has expired, and returns how much, and how much there was.

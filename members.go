@@ -1,6 +1,7 @@
 package nearcache
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,13 +21,17 @@ type members struct {
 	// contested tells that another process has this node's ID, and came first. It may be the one that hears of invalidations.
 	contested bool
 	peers     []*peer // by index of the ring; nil for this node
+	// retired are no members any more, but were within the last window: others may take them for owners yet (R8).
+	retired []*peer
+	others  []string // the IDs of peers and retired
 }
 
 // peer is another member.
 type peer struct {
 	*transport.Peer
 	*followed
-	added int64 // when it became a member
+	added   int64 // when it became a member
+	retires int64 // when it is forgotten; 0: it is a member
 }
 
 // followed is what this node knows of a member's invalidation log. It outlives changes of the ring.
@@ -65,16 +70,32 @@ func (n *Node) followed(id string) *followed {
 	return f
 }
 
-// keepFollowing forgets what is known of members that are not in m. Whatever came from them has been dropped with the change of the
-// ring.
+// keepFollowing forgets what is known of members that m does not know. Whatever came from them was dropped with the change of the ring.
 func (n *Node) keepFollowing(m *members) {
 	n.followMu.Lock()
 	defer n.followMu.Unlock()
 	for id := range n.follows {
-		if m.Ring.Index(id) < 0 {
+		if m.peer(id) == nil {
 			delete(n.follows, id)
 		}
 	}
+	n.hearing.mu.Lock()
+	defer n.hearing.mu.Unlock()
+	n.hearing.contacts.Keep(m.others, n.clock.Exact())
+	clear(n.hearing.found)
+}
+
+// peer returns another member, or one that was a member until lately; nil: there is none of that ID.
+func (m *members) peer(id string) *peer {
+	if i := m.Ring.Index(id); i >= 0 {
+		return m.peers[i]
+	}
+	for _, p := range m.retired {
+		if p.ID() == id {
+			return p
+		}
+	}
+	return nil
 }
 
 // missing returns the number of members to which a lane or the coherence stream is not up.
@@ -130,7 +151,7 @@ func (n *Node) update(list []peers.Member) (held *membership.View, err error) {
 // leaving tells whether a member said that it stops.
 func (n *Node) leaving(id string) bool {
 	p := n.transport.Peer(id)
-	return p != nil && p.Status().Draining
+	return p != nil && p.Leaving()
 }
 
 // news tells errors that repeat from new ones, so that each is logged once. It is not safe for concurrent use.
@@ -158,6 +179,11 @@ func (n *Node) tickMembers(now int64) {
 		if changed := n.table.Tick(now); changed || contested != was {
 			n.contested = contested
 			n.becomeLocked(n.table.View(), changed || old.known)
+		} else if slices.ContainsFunc(old.retired, func(p *peer) bool { return p.over(now) }) {
+			m := *old
+			n.connectLocked(&m, old)
+			n.members.Store(&m)
+			n.keepFollowing(&m)
 		}
 	}
 	n.mu.Unlock()
@@ -186,37 +212,58 @@ func (n *Node) becomeLocked(v *membership.View, known bool) {
 	}
 }
 
-// connectLocked makes the transport's peers those of m.
+// connectLocked makes the transport's peers those of m, and those that retire.
 func (n *Node) connectLocked(m, old *members) {
-	added := make(map[string]int64)
+	now := n.clock.Exact()
+	m.peers, m.retired, m.others = make([]*peer, len(m.Members)), nil, nil
+	var before []*peer
 	if old != nil {
-		for _, p := range old.peers {
-			if p != nil {
-				added[p.ID()] = p.added
+		before = slices.Concat(old.peers, old.retired)
+	}
+	added := make(map[string]int64)
+	for _, p := range before {
+		if p == nil {
+			continue
+		}
+		added[p.ID()] = p.added
+		if m.Resolve(p.ID(), p.Addr()) < 0 && !p.over(now) {
+			r := *p
+			if r.retires == 0 {
+				r.retires = now + n.window()
 			}
+			m.retired = append(m.retired, &r)
 		}
 	}
-	addrs := make([]transport.PeerAddr, 0, len(m.Members))
+	addrs := make([]transport.PeerAddr, 0, len(m.Members)+len(m.retired))
 	for i, e := range m.Members {
 		if i != m.Self {
 			addrs = append(addrs, transport.PeerAddr{ID: e.ID, Addr: e.Addr})
 		}
 	}
-	if m.ListedAt != "" {
-		addrs = append(addrs, transport.PeerAddr{ID: n.id, Addr: m.ListedAt})
+	for _, p := range m.retired {
+		addrs = append(addrs, transport.PeerAddr{ID: p.ID(), Addr: p.Addr()})
 	}
-	n.transport.SetPeers(addrs)
-	for i, e := range m.Members {
-		if i == m.Self {
+	listed := addrs
+	if m.ListedAt != "" {
+		listed = append(listed, transport.PeerAddr{ID: n.id, Addr: m.ListedAt})
+	}
+	n.transport.SetPeers(listed)
+	for _, a := range addrs {
+		m.others = append(m.others, a.ID)
+		i := m.Ring.Index(a.ID)
+		if i < 0 {
 			continue
 		}
-		p := &peer{Peer: n.transport.Peer(e.ID), followed: n.followed(e.ID), added: n.clock.Exact()}
-		if at, ok := added[e.ID]; ok {
+		p := &peer{Peer: n.transport.Peer(a.ID), followed: n.followed(a.ID), added: now}
+		if at, ok := added[a.ID]; ok {
 			p.added = at
 		}
 		m.peers[i] = p
 	}
 }
+
+// over tells that nothing connects this node with a peer that is no member any more: its window is over, or it has said that it stops.
+func (p *peer) over(now int64) bool { return p.retires != 0 && now >= p.retires || p.Leaving() }
 
 // route is where a key lives in one snapshot.
 type route struct {

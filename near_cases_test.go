@@ -492,7 +492,7 @@ func TestHooksMayCallBack(t *testing.T) {
 				c.List.Set(bad...)
 				time.Sleep(100 * time.Millisecond)
 				c.List.Set(members[:1]...)
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(6 * time.Second) // until it is forgotten
 				c.List.Set(members...)
 			} else {
 				c.Network.Cut(testcluster.Host(0), testcluster.Host(1))

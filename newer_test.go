@@ -31,7 +31,7 @@ func (newer) Subscribe(*transport.Session) transport.Subscription          { ret
 func (newer) Connected(*transport.Peer, uint64)                            {}
 func (newer) Received(*transport.Peer, uint64, *transport.Down, time.Time) {}
 func (newer) Disconnected(*transport.Peer)                                 {}
-func (newer) Opened(*transport.Peer)                                         {}
+func (newer) Opened(*transport.Peer)                                       {}
 func (newer) Orphan(*transport.Peer, *transport.Request, *transport.Reply) {}
 
 // A member of a later version asks for what this one cannot do and is told so, on a lane that stays; what it answers and this one does

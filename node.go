@@ -54,6 +54,7 @@ type Node struct {
 	follows  map[string]*followed
 
 	holders  holders
+	hearing  hearing
 	standing standing
 	waits    waits
 
@@ -189,6 +190,8 @@ func (n *Node) start(l net.Listener) {
 	n.keyspaces.Store(&map[string]*keyspace{})
 	n.follows = make(map[string]*followed)
 	n.standing.doubt = n.newDoubt()
+	n.hearing.contacts = invalidation.NewContacts(n.bound, n.clock.Exact())
+	n.hearing.found = make(map[string]finding)
 	if l != nil {
 		n.transport = transport.New(transport.Config{
 			Self:         transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation},
@@ -483,8 +486,10 @@ func (n *Node) close(ctx context.Context) {
 	defer close(n.done)
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	// 1. Peers look elsewhere, callers on this node finish.
+	// 1. Peers look elsewhere, callers on this node finish. What it granted is void: it hears of no invalidation from now on (R9).
 	if n.transport != nil {
+		n.log.Reset()
+		n.log.Wake()
 		n.transport.Drain()
 	}
 	waitIdle(ctx, n.underWay)

@@ -1,134 +1,79 @@
 package nearcache
 
 import (
-	"maps"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
-
 	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
 )
 
-// owed is what this node could not tell: invalidations that an owner has not confirmed (R9). It is told again until it is confirmed, or
-// until no copy can be left. It holds a bounded number of keys; beyond it, a member is owed the invalidation of the whole keyspace.
-type owed struct {
-	some atomic.Bool // anything is owed
-
-	mu   sync.Mutex // guards what follows
-	keys map[string]debt
-	all  map[string]debt // by member: the whole keyspace
-	busy bool            // a goroutine is telling
-	next uint64
-}
-
-// debt is one invalidation.
-type debt struct {
-	number uint64 // a later one of the same key has another
-	until  int64  // no copy that missed it is left
-}
-
-// maxOwed bounds the keys of a keyspace.
+// maxOwed bounds the keys that a keyspace owes others.
 const maxOwed = 1 << 16
 
-// owe remembers that member did not confirm the keys, or with none the whole keyspace.
-func (o *owed) owe(member string, keys []string, until int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.keys == nil {
-		o.keys, o.all = make(map[string]debt), make(map[string]debt)
-	}
-	o.next++
-	d := debt{number: o.next, until: until}
-	if len(keys) == 0 || len(o.keys)+len(keys) > maxOwed {
-		o.all[member] = d
-	} else {
-		for _, k := range keys {
-			o.keys[strings.Clone(k)] = d // the caller may reuse its memory
-		}
-	}
-	o.some.Store(true)
-}
-
-// take returns what is owed and still matters, if nobody is telling it already. done follows.
-func (o *owed) take(now int64) (keys, all map[string]debt, ok bool) {
-	if !o.some.Load() {
-		return nil, nil, false
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.busy {
-		return nil, nil, false
-	}
-	over := func(_ string, d debt) bool { return now >= d.until }
-	maps.DeleteFunc(o.keys, over)
-	maps.DeleteFunc(o.all, over)
-	if len(o.keys)+len(o.all) == 0 {
-		o.some.Store(false)
-		return nil, nil, false
-	}
-	o.busy = true
-	return maps.Clone(o.keys), maps.Clone(o.all), true
-}
-
-// done ends a telling: what was confirmed is not owed any more, unless it is owed anew.
-func (o *owed) done(keys, all map[string]debt) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.busy = false
-	for k, d := range keys {
-		if o.keys[k].number == d.number {
-			delete(o.keys, k)
-		}
-	}
-	for m, d := range all {
-		if o.all[m].number == d.number {
-			delete(o.all, m)
-		}
-	}
-}
-
-// repay tells what is owed. A member that does not answer in time may hear it all the same: then it is told again, which costs nothing.
+// repay tells what is owed to those that can be told, and writes off what is owed to those that can hold nothing any more (R9).
 func (ks *keyspace) repay(now int64) {
-	keys, all, ok := ks.owed.take(now)
-	if !ok {
-		return
-	}
-	started := ks.node.run("repay", func() {
-		m := ks.node.members.Load()
-		maps.DeleteFunc(all, func(member string, _ debt) bool { return !ks.repaidAll(m, member) })
-		repaid := make(map[string]debt)
-		for target, part := range m.byOwner(ks.name, slices.Collect(maps.Keys(keys))) {
-			for chunk := range chunks(part) {
-				if !ks.repaid(m, target, chunk) {
-					break
-				}
-				for _, k := range chunk {
-					repaid[k] = keys[k]
-				}
-			}
+	m := ks.node.members.Load()
+	for _, member := range ks.owed.Members(now) {
+		switch {
+		case ks.node.gone(m, member, now):
+			ks.owed.Settle(member)
+		case m.peer(member).Connected() || len(ks.node.relays(m, member, now)) > 0:
+			ks.node.run("repay", func() { ks.payOff(member) })
 		}
-		ks.owed.done(repaid, all)
-	})
-	if !started {
-		ks.owed.done(nil, nil)
 	}
 }
 
-// repaid tells an owner of keys, and reports whether it has confirmed them.
-func (ks *keyspace) repaid(m *members, target int, keys []string) bool {
-	if target == m.Self {
-		ks.drop(keys, 0)
-		return true
+// payOff tells one member what it is owed, until it does not confirm or nothing is owed. One that does not answer in time may hear it all the
+// same: then it is told again, which costs nothing.
+func (ks *keyspace) payOff(member string) {
+	for {
+		d, ok := ks.owed.Take(member, ks.node.clock.Exact())
+		if !ok {
+			return
+		}
+		confirmed, all := ks.pay(d)
+		ks.owed.Done(d, confirmed)
+		ks.settled.ring()
+		if !all {
+			return
+		}
 	}
-	return ks.tellOnce(ks.node.ctx, m, target, keys, 0) == nil
 }
 
-// repaidAll tells a member that the whole keyspace is invalid. One that is not a member any more has lost what it held.
-func (ks *keyspace) repaidAll(m *members, member string) bool {
-	target := m.Ring.Index(member)
-	if target < 0 || target == m.Self {
+// pay tells debts and returns how many were confirmed.
+func (ks *keyspace) pay(d invalidation.Debts) (confirmed int, all bool) {
+	if d.All {
+		if !ks.tellSomehow(d.Member, nil) {
+			return 0, false
+		}
+		return 1, true
+	}
+	for chunk := range chunks(d.Keys) {
+		if !ks.tellSomehow(d.Member, chunk) {
+			return confirmed, false
+		}
+		confirmed += len(chunk)
+	}
+	return confirmed, true
+}
+
+// tellSomehow tells a member itself, or else through others that hear it. One that left a call unanswered is told by others first.
+func (ks *keyspace) tellSomehow(member string, keys []string) bool {
+	m, now := ks.node.members.Load(), ks.node.clock.Exact()
+	p := m.peer(member)
+	if p == nil {
+		return true // it has left
+	}
+	n := ks.node
+	req := n.invalidateRequest(ks.name, keys, 0)
+	ready := p.Ready()
+	if ready && n.pass(n.ctx, p, req) == nil {
 		return true
 	}
-	return ks.tellOnce(ks.node.ctx, m, target, nil, transport.FlagAll) == nil
+	relayed := *req
+	relayed.Op, relayed.Key = transport.OpRelay, member
+	for _, via := range n.relays(m, member, now) {
+		if n.pass(n.ctx, via, &relayed) == nil {
+			return true
+		}
+	}
+	return !ready && p.Connected() && n.pass(n.ctx, p, req) == nil
 }

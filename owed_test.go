@@ -16,7 +16,7 @@ func TestInvalidationsReachAnOwnerThatWasAway(t *testing.T) {
 	for name, whole := range map[string]bool{"keys": false, "keyspace": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := testcluster.Bubble(t, 3)
+				c := testcluster.Bubble(t, 3, func(_ int, cfg *nearcache.NodeConfig) { cfg.Bound = -1 }) // R18: it has to hear of it
 				db := newDatabase(func() time.Duration { return time.Millisecond })
 				caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TTL: time.Hour})
 				keys := make([]string, 30)
@@ -44,7 +44,7 @@ func TestInvalidationsReachAnOwnerThatWasAway(t *testing.T) {
 				}
 				time.Sleep(3 * time.Second)
 				c.Network.HealAll()
-				c.Warm()
+				time.Sleep(2 * time.Second)
 				for _, k := range keys {
 					wantEverywhere(t, "when it is back", caches, k, 1)
 				}

@@ -70,7 +70,7 @@ func TestTheLastMemberListWins(t *testing.T) {
 				t.Fatalf("%s is owned by %s, which is no member any more", key, want.ID)
 			}
 		}
-		time.Sleep(time.Second)
+		time.Sleep(6 * time.Second) // so long others may take it for an owner
 		for i := range 4 {
 			for gone := 4; gone < 6; gone++ {
 				if got := c.Network.Conns(testcluster.Host(i), testcluster.Host(gone)); got != 0 {

@@ -55,6 +55,8 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 	switch {
 	case req.Op == transport.OpInvalidate:
 		return n.serveInvalidate(s, id, req, rep)
+	case req.Op == transport.OpRelay:
+		return n.serveRelay(s, id, req, rep)
 	case req.Op == transport.OpHold && req.Key == "":
 		n.heldAll(holderOf(s))
 		rep.Status = transport.StatusOK
@@ -68,6 +70,10 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 	if req.Key == "" {
 		rep.Status = transport.StatusFailed
 		rep.Failure = transport.Failure{Kind: transport.FailureLoad, Text: ErrInvalidKey.Error(), Member: n.ID()}
+		return true
+	}
+	if n.closed.Load() && (req.Op == transport.OpGet || req.Op == transport.OpPeek || req.Op == transport.OpSet) {
+		rep.Status = transport.StatusNotOwner // members that know that it stops tell it of nothing any more (R9)
 		return true
 	}
 	if req.Op == transport.OpGet {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/nearcache/nearcache/internal/membership"
 	"github.com/nearcache/nearcache/internal/transport"
 )
 
@@ -38,7 +39,8 @@ func WithVersion(v uint64) SetOption { return func(o *setOptions) { o.version = 
 //
 // stored is false when a condition or a higher version forbade it, and when the value is not to be kept: TTLOf says so, or the owner
 // has no room for it. Then what was resident is gone all the same. Errors: ErrValueTooLarge; *ConfigError for a lifetime that is not
-// positive; *PartialError when the owner did not confirm, or was not asked because ctx had ended; the codec's error, or a *PanicError;
+// positive; *PartialError when the owner did not confirm, or was not asked because ctx had ended (what was resident is invalidated then; StaleFor
+// says how long it may live), or as by Invalidate; the codec's error, or a *PanicError;
 // ErrInvalidKey; ErrClosed.
 func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) (stored bool, err error) {
 	if key == "" || len(key) > transport.MaxKeyBytes {
@@ -60,9 +62,17 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 		return false, err
 	}
 	stored, member, err := c.setAtOwner(ctx, req)
+	t := c.newTelling([]string{key})
+	if err == nil { // its owner has heard of it
+		t.asked[membership.Target{ID: member, Counts: true}] = t.keys
+	}
+	told := t.run(ctx)
 	c.forget(key)
-	if err != nil {
-		return false, &PartialError{Members: []string{member}, Keys: []string{key}, StaleFor: c.staleFor(), Err: err}
+	switch {
+	case told != nil:
+		return stored, told
+	case err != nil: // old values are gone all the same
+		return false, &PartialError{Members: []string{member}, Keys: []string{key}, StaleFor: c.node.bound, Err: err}
 	}
 	return stored, nil
 }

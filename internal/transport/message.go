@@ -33,6 +33,7 @@ const (
 	FlagAll                          // Invalidate: the whole keyspace
 	FlagSoft                         // Invalidate: keep the value as a stale copy
 	FlagForwarded                    // Invalidate: took its one hop already
+	FlagRelayed                      // Invalidate: comes from another member than who sends it
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.

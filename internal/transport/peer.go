@@ -165,6 +165,12 @@ func (p *Peer) Ready() bool {
 	return l != nil && !l.draining.Load()
 }
 
+// Connected tells whether a lane is up, whether it takes calls or not.
+func (p *Peer) Connected() bool { return p.pickAny() != nil }
+
+// Leaving tells that the member has said that it stops, and has not come back.
+func (p *Peer) Leaving() bool { return p.leaving.Load() }
+
 // Incarnation returns the one of the newest lane; 0: there was none yet.
 func (p *Peer) Incarnation() uint64 { return p.incarnation.Load() }
 

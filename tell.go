@@ -1,0 +1,252 @@
+package nearcache
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearcache/nearcache/internal/membership"
+	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
+)
+
+// telling is an invalidation on its way to all who have to hear of it (R8, R9). It belongs to one goroutine, but for what mu guards.
+type telling struct {
+	ks    *keyspace
+	keys  []string // each once; none: the whole keyspace
+	began int64
+	wide  bool                           // all that can be reached are told, whoever owns the keys
+	asked map[membership.Target][]string // what was passed to whom, whatever came of it
+
+	mu   sync.Mutex // guards what follows
+	open []errand   // not confirmed
+	last error
+}
+
+// errand is what a member did not confirm, and is owed since.
+type errand struct {
+	member string
+	keys   []string
+	round  uint64
+}
+
+func (ks *keyspace) newTelling(keys []string) *telling {
+	if len(keys) > 1 {
+		seen := make(map[string]bool, len(keys))
+		keys = slices.DeleteFunc(slices.Clone(keys), func(k string) bool {
+			again := seen[k]
+			seen[k] = true
+			return again
+		})
+	}
+	return &telling{ks: ks, keys: keys, began: ks.node.clock.Exact(), asked: make(map[membership.Target][]string)}
+}
+
+// run tells everybody who has to hear of it, and returns nil when all of them who count have confirmed, or can hold nothing any more. When ctx
+// ends before, or when there is nothing to wait for, it returns a *PartialError; what was not confirmed is owed.
+func (t *telling) run(ctx context.Context) error {
+	for {
+		m := t.ks.node.members.Load()
+		t.round(ctx, m)
+		if len(t.open) > 0 {
+			t.round(ctx, m) // who does not answer is suspect now: others may stand in for it
+		}
+		if again, err := t.wait(ctx, m); !again {
+			return err
+		}
+	}
+}
+
+// round tells those who have to hear of it, by m, and were not told before.
+func (t *telling) round(ctx context.Context, m *members) {
+	n, now := t.ks.node, t.ks.node.clock.Exact()
+	var asks []func()
+	for target, part := range t.targets(m, now) {
+		part, ok := t.unasked(target, part)
+		switch {
+		case !ok, target.ID != m.Me().ID && n.gone(m, target.ID, now):
+		case target.ID == m.Me().ID:
+			t.ks.drop(part, 0)
+		case len(t.keys) == 0:
+			asks = append(asks, func() { t.ask(ctx, m, target, nil) })
+		default:
+			for chunk := range chunks(part) {
+				asks = append(asks, func() { t.ask(ctx, m, target, chunk) })
+			}
+		}
+	}
+	if len(asks) == 1 {
+		asks[0]() // nearly always: it needs no goroutine
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(tellers)
+	for _, ask := range asks {
+		g.Go(func() error { ask(); return nil })
+	}
+	_ = g.Wait() // the failures are in t
+}
+
+// tellers bounds the requests of one invalidation that are under way at once.
+const tellers = 16
+
+// targets groups the keys by who has to be told of them: those that may own them, or all (R8, R8b).
+func (t *telling) targets(m *members, now int64) map[membership.Target][]string {
+	n := t.ks.node
+	parts := make(map[membership.Target][]string)
+	t.wide = n.wide(m, now)
+	everybody := make(map[string]bool)
+	if t.wide || len(t.keys) == 0 {
+		everybody[m.Me().ID] = true
+		cut := n.cutOff(m, now) != nil
+		for _, id := range m.others {
+			everybody[id] = cut || len(t.keys) == 0 || m.peer(id).Connected()
+		}
+		maps.DeleteFunc(everybody, func(_ string, told bool) bool { return !told })
+		for id := range everybody {
+			parts[membership.Target{ID: id, Counts: true}] = t.keys
+		}
+	}
+	suspect := func(id string) bool {
+		p := m.peer(id)
+		return p != nil && (!p.Ready() || p.troubled(n))
+	}
+	var list []membership.Target
+	for _, k := range t.keys {
+		list = m.Targets(list[:0], t.ks.hashOf(k), suspect, now)
+		for _, target := range list {
+			if !everybody[target.ID] {
+				parts[target] = append(parts[target], k)
+			}
+		}
+	}
+	return parts
+}
+
+// wide tells whether anybody may take himself for the owner of anything: where members differ in their rings, or this node is cut off, so that
+// it cannot know.
+func (n *Node) wide(m *members, now int64) bool {
+	return n.hearing.unequal.Load() || m.Blurred(now) || n.cutOff(m, now) != nil
+}
+
+// unasked returns what of part a target was not asked yet; false: nothing.
+func (t *telling) unasked(target membership.Target, part []string) (rest []string, ok bool) {
+	before, asked := t.asked[target]
+	if !asked {
+		t.asked[target] = part
+		return part, true
+	}
+	rest = slices.DeleteFunc(slices.Clone(part), func(k string) bool { return slices.Contains(before, k) })
+	t.asked[target] = slices.Concat(before, rest)
+	return rest, len(rest) > 0
+}
+
+// ask tells one member. What one that counts does not confirm it is owed from now on.
+func (t *telling) ask(ctx context.Context, m *members, target membership.Target, keys []string) {
+	ks, flags := t.ks, uint32(0)
+	if !target.Counts {
+		flags = transport.FlagForwarded
+	}
+	p := m.peer(target.ID)
+	err := error(transport.ErrDown)
+	if ks.node.reachable(ctx, p) {
+		err = ks.node.pass(ctx, p, ks.node.invalidateRequest(ks.name, keys, flags))
+	}
+	if err == nil || !target.Counts {
+		return // what stand-ins hold lives a Bound at most
+	}
+	round := ks.owed.Owe(target.ID, keys, ks.node.clock.Exact()+int64(ks.staleFor()))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open = append(t.open, errand{member: target.ID, keys: keys, round: round})
+	t.last = err
+}
+
+// wait waits until what is owed is settled (repay), and reports whether others have to be told meanwhile.
+func (t *telling) wait(ctx context.Context, m *members) (again bool, err error) {
+	ks, n := t.ks, t.ks.node
+	if len(t.open) > 0 {
+		ks.repay(n.clock.Exact())
+	}
+	for {
+		news := ks.settled.next()
+		t.open = slices.DeleteFunc(t.open, func(e errand) bool { return ks.owed.Settled(e.member, e.round) })
+		now := n.clock.Exact()
+		cut := n.cutOff(m, now)
+		switch {
+		case n.members.Load() != m, !t.wide && n.wide(m, now):
+			if ctx.Err() == nil {
+				return true, nil
+			}
+		case len(t.open) == 0 && cut == nil:
+			return false, nil
+		}
+		if ctx.Err() != nil || t.inVain(m, cut, now) {
+			return false, t.partial(m, cut)
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// inVain tells that a retry and a relay had their time, and that this node reaches too few to find out whether a member that does not answer can
+// hold anything yet. One that starts may not have reached them yet.
+func (t *telling) inVain(m *members, cut error, now int64) bool {
+	n := t.ks.node
+	if now-t.began < int64(n.cfg.PeerTimeout+tick) || time.Since(n.started) < n.bound {
+		return false
+	}
+	return cut != nil || slices.ContainsFunc(t.open, func(e errand) bool {
+		return n.reach(m, e.member, now) == invalidation.Unknown
+	})
+}
+
+// partial says what was not confirmed.
+func (t *telling) partial(m *members, cut error) error {
+	e := &PartialError{StaleFor: t.ks.staleFor(), Err: t.last}
+	for _, o := range t.open {
+		e.Members = append(e.Members, o.member)
+		e.Keys = append(e.Keys, o.keys...)
+	}
+	if cut != nil {
+		e.Members, e.Keys, e.Err = append(e.Members, m.Me().ID), slices.Clone(t.keys), cut
+	}
+	slices.Sort(e.Members)
+	slices.Sort(e.Keys)
+	e.Members, e.Keys = slices.Compact(e.Members), slices.Compact(e.Keys)
+	if e.Err == nil {
+		e.Err = context.DeadlineExceeded // the members changed until then
+	}
+	return e
+}
+
+// bell wakes all who wait for it. Its zero value is ready.
+type bell struct {
+	mu sync.Mutex // guards c
+	c  chan struct{}
+}
+
+// next returns a channel that is closed at the next ring.
+func (b *bell) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
+	return b.c
+}
+
+func (b *bell) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
+	}
+}
