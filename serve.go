@@ -298,7 +298,6 @@ func (ks *keyspace) value(req *transport.Request, r route, now int64) shard.Valu
 		Version:  req.Version,
 		Soft:     loaded + int64(ttl),
 		Hard:     loaded + int64(ttl),
-		TagPos:   req.TagPos,
 	}
 	if !v.Absent {
 		v.Bytes = req.Value

@@ -37,7 +37,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		if s.Fresh(&e.Value, now) {
 			return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
 		}
-		if e.Value.Expired && now < e.Value.Hard {
+		if e.Value.Expired && now < e.Value.Hard && s.tags.Alive(&e.Value.Mark) {
 			stale = &e.Value
 		}
 	}

@@ -26,8 +26,8 @@ type Cond struct {
 
 // Fill ends a lease with the loaded value or absence and stores it (R2). Stored: it is resident, and everybody who
 // waited gets it. Passed: they get it, but it is expired or larger than the store takes, so nothing is resident.
-// Rejected: the lease is not live, and nothing happens; or v is older than what is known of the key, and those who
-// waited get the newer resident value, or else the longest waiter the next lease. The holder may give a rejected value
+// Rejected: the lease is not live, and nothing happens; or v is older than what is known of the key or of one of its tags, and those
+// who waited get the newer resident value, or else the longest waiter the next lease. The holder may give a rejected value
 // to callers that were waiting when its load began, and to nobody else.
 //
 // An ask with Fresh that was queued after the lease was granted is not answered by it: the first of them gets the next
@@ -53,6 +53,13 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		return eff
 	}
 	v.beganBy(l.granted)
+	v.Mark = v.Mark.At(l.tagPos)
+	if !s.tags.Alive(&v.Mark) {
+		s.rejected.Add(1)
+		eff.Outcome = Rejected
+		t.next(l, now, &eff)
+		return eff
+	}
 	resident := tx.Entry()
 	if resident != nil && now < resident.Value.Hard && v.older(resident.Value.Version) {
 		s.rejected.Add(1)
@@ -70,7 +77,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
-	if end := t.lagEnd(key); v.LoadedAt < end {
+	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); v.LoadedAt < end {
 		v.Soft, v.Hard = min(v.Soft, end), min(v.Hard, end)
 	}
 	r := place(&tx, v, now, keep)
@@ -159,6 +166,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	if l != nil {
 		t.revoke(l, &eff)
 	}
+	v.Mark = v.Mark.At(s.tags.Pos())
 	r := place(&tx, v, now, true)
 	s.cfg.Dropped(key)
 	r.Seq = s.cfg.Seq()

@@ -72,6 +72,13 @@ func (s *Shard) Clear(now int64) (eff Effect) {
 	return eff
 }
 
+// InvalidateTags ends every entry that has one of the tags, and every value with one of them whose lease was granted before the call, though
+// the tags are known only when it is filled: it is refused then (R15). Values whose tags are not known may have any. It takes as long as
+// there are tags, however many entries have them: what is dead keeps its place until it expires, is evicted or replaced.
+//
+// It does not call Config.Dropped: the caller numbers an event after it.
+func (s *Shard) InvalidateTags(hashes []uint64, now int64) { s.tags.Invalidate(hashes, now) }
+
 // Move follows a change of the ring: entries and leases of keys for which lost returns true are removed, those who
 // waited are answered Moved, and so is, from now on, whoever found the way here by a ring before view. Rings are numbered
 // by the caller, upwards; a ring is in use before its Move begins, and its Move has returned before the next one is in
@@ -137,6 +144,14 @@ func (t *table) lagEnd(key string) int64 {
 		at = tomb.loose
 	}
 	return at + t.s.cfg.Lag
+}
+
+// tagLagEnd is lagEnd for the tags of a value.
+func (s *Shard) tagLagEnd(v *Value) int64 {
+	if at := s.tags.Newest(&v.Mark); s.cfg.Lag > 0 && at > 0 {
+		return at + s.cfg.Lag
+	}
+	return 0
 }
 
 func (t *table) tombstone(key string) (at int64, minVersion uint64) {

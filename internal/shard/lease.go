@@ -24,6 +24,7 @@ type lease struct {
 	asker       any  // Ask.Waiter of the grant, or who said last that the load goes on
 	lost        bool // asker is gone
 	granted     int64
+	tagPos      int64 // of the Shard's tags when it was granted: its load begins after that (R15)
 	expires     int64 // its granted life is over
 	view        uint64
 	passed      bool // its last holder was short of loader slots
@@ -80,7 +81,7 @@ func (t *table) grant(l *lease, ask Ask, now int64) Result {
 	l.token = Token{Incarnation: t.s.cfg.Incarnation, Number: t.s.tokens.Add(1)}
 	l.holder, l.view, l.passed = ask.Holder, ask.View, false
 	l.asker, l.lost = ask.Waiter, false
-	l.granted, l.expires = now, now+ask.Life
+	l.granted, l.expires, l.tagPos = now, now+ask.Life, t.s.tags.Pos()
 	t.due.set(&l.due, l.expires)
 	return Result{Kind: Lease, Token: l.token, Seq: t.s.cfg.Seq()}
 }

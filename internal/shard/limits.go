@@ -10,20 +10,23 @@ type Limits struct {
 	End int64
 }
 
-// FreshUntil returns when v stops being fresh, unless Limits.End comes first.
+// FreshUntil returns when v stops being fresh, unless Limits.End comes first; 0: one of its tags was invalidated (R15).
 func (s *Shard) FreshUntil(v *Value) int64 {
+	if !s.tags.Alive(&v.Mark) {
+		return 0
+	}
 	if l := s.cfg.Limits.Load(); l != nil {
 		return l.end(v)
 	}
 	return v.Soft
 }
 
-// Fresh tells whether v is fresh at now: within its lifetime and the limits.
+// Fresh tells whether v is fresh at now: within its lifetime and the limits, and not dead by one of its tags.
 func (s *Shard) Fresh(v *Value, now int64) bool {
-	if l := s.cfg.Limits.Load(); l != nil {
-		return now < l.End && now < l.end(v)
+	if l := s.cfg.Limits.Load(); l != nil && now >= l.End {
+		return false
 	}
-	return now < v.Soft
+	return now < s.FreshUntil(v)
 }
 
 func (l *Limits) end(v *Value) int64 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/internal/tag"
 )
 
 // model runs a Shard and a naive beside each other and compares all they say.
@@ -88,8 +89,16 @@ func (m *model) value() Value {
 		v.Version = 1 + m.rnd.Uint64N(uint64(m.step)/100+5)
 	}
 	v.Absent = m.rnd.IntN(5) == 0
+	switch m.rnd.IntN(4) { // else its tags are not known
+	case 0:
+		v.Mark = tag.Of([]uint64{m.tag(), m.tag()})
+	case 1, 2:
+		v.Mark = tag.Of(nil)
+	}
 	return v
 }
+
+func (m *model) tag() uint64 { return m.rnd.Uint64N(4) }
 
 func (m *model) version() uint64 {
 	if m.rnd.IntN(3) > 0 {
@@ -130,6 +139,10 @@ func (m *model) op() {
 			m.n.forget(func(w any) bool { return w == who })
 			delete(m.queued, who)
 		}
+	case p < 82:
+		gone := m.tag()
+		m.s.InvalidateTags([]uint64{gone}, m.now)
+		m.n.tags = append(m.n.tags, gone)
 	case p < 97:
 		m.time()
 	default:
@@ -310,17 +323,17 @@ func (m *model) compareState() {
 	for _, key := range m.keys {
 		k := m.n.keys[key]
 		var want *Value
-		if k.fresh(m.now) {
+		if m.n.fresh(k, m.now) {
 			want = k.value
 		}
-		if got, _ := m.s.Get(key, m.now); !reflect.DeepEqual(got, want) {
+		if got, _ := m.s.Get(key, m.now); !equal(got, want) {
 			m.t.Errorf("Get(%s): got %v, want %v", key, got, want)
 		}
 		want = nil
 		if k.kept(m.now) {
 			want = k.value
 		}
-		if got, _ := m.s.Peek(key, m.now); !reflect.DeepEqual(got, want) {
+		if got, _ := m.s.Peek(key, m.now); !equal(got, want) {
 			m.t.Errorf("Peek(%s): got %v, want %v", key, got, want)
 		}
 		at, least := m.s.Invalidated(key)
@@ -339,11 +352,21 @@ func (m *model) compareState() {
 	}
 	var bytes int64
 	for key, v := range m.s.Range {
-		bytes += int64(len(key)) + int64(len(v.Bytes)) + store.EntryOverhead
+		bytes += int64(len(key)) + int64(len(v.Bytes)) + v.Mark.Bytes() + store.EntryOverhead
 	}
 	if st.Bytes != bytes {
 		m.t.Errorf("bytes: got %d, want %d", st.Bytes, bytes)
 	}
+}
+
+// equal compares values but for the position in their marks, which only the Shard has.
+func equal(got, want *Value) bool {
+	if got == nil || want == nil {
+		return got == want
+	}
+	g, w := *got, *want
+	g.Mark, w.Mark = tag.Mark{}, tag.Mark{}
+	return reflect.DeepEqual(g, w)
 }
 
 // drain lets everything come to its end.

@@ -8,11 +8,13 @@ type naive struct {
 	keys   map[string]*nkey
 	view   uint64
 	floor  int64
-	grants int // numbers the leases
+	grants int      // numbers the leases
+	tags   []uint64 // invalidated, in their order
 }
 
 type nkey struct {
 	value *Value
+	since int // how many tags had been invalidated when its load began
 	lease *nlease
 	queue []nask // in the order they came
 	least uint64 // lowest version that is not dead
@@ -23,6 +25,7 @@ type nkey struct {
 type nlease struct {
 	grant  int
 	began  int64
+	since  int // as of a value
 	holder string
 	until  int64 // as granted
 	cut    int64 // HolderGone; 0: no
@@ -61,8 +64,22 @@ func newNaive(keys []string) *naive {
 	return n
 }
 
-func (k *nkey) fresh(now int64) bool { return k.value != nil && now < k.value.Soft }
-func (k *nkey) kept(now int64) bool  { return k.value != nil && now < k.value.Hard }
+func (n *naive) fresh(k *nkey, now int64) bool {
+	return k.value != nil && now < k.value.Soft && !n.dead(k.value, k.since)
+}
+
+// dead tells whether a tag of v was invalidated after the first since of them.
+func (n *naive) dead(v *Value, since int) bool {
+	tags, known := v.Mark.Tags()
+	for _, gone := range n.tags[since:] {
+		if !known || slices.Contains(tags, gone) {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *nkey) kept(now int64) bool { return k.value != nil && now < k.value.Hard }
 
 func (l *nlease) over(now int64) bool { return now >= l.until || l.cut != 0 && now >= l.cut }
 
@@ -80,11 +97,11 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 	if a.View < n.view {
 		return nwake{kind: Moved}
 	}
-	if k.fresh(now) && !a.Fresh {
+	if n.fresh(k, now) && !a.Fresh {
 		return nwake{kind: Hit, text: string(k.value.Bytes), keep: true}
 	}
 	stale := ""
-	if k.kept(now) && k.value.Expired && !a.Fresh {
+	if k.kept(now) && k.value.Expired && !a.Fresh && !n.dead(k.value, k.since) {
 		stale = string(k.value.Bytes)
 	}
 	if k.lease != nil && (len(k.queue) > 0 || !k.lease.over(now)) {
@@ -105,7 +122,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 
 func (n *naive) grant(k *nkey, a Ask, now int64) nwake {
 	n.grants++
-	k.lease = &nlease{grant: n.grants, began: now, holder: a.Holder, until: now + a.Life, view: a.View, asker: a.Waiter}
+	k.lease = &nlease{grant: n.grants, began: now, since: len(n.tags), holder: a.Holder, until: now + a.Life, view: a.View, asker: a.Waiter}
 	return nwake{who: a.Waiter, kind: Lease, grant: n.grants}
 }
 
@@ -166,21 +183,27 @@ func (n *naive) fill(key string, grant int, v Value, now int64, keep bool) (eff 
 	}
 	late := max(v.LoadedAt-k.lease.began, 0)
 	v.LoadedAt, v.Soft, v.Hard = v.LoadedAt-late, v.Soft-late, v.Hard-late
+	since := k.lease.since
+	if n.dead(&v, since) {
+		eff.outcome = Rejected
+		n.next(k, now, &eff)
+		return eff
+	}
 	if k.tooOld(v.Version, now) {
 		eff.outcome = Rejected
-		if k.kept(now) && k.value.Version > v.Version && k.fresh(now) {
+		if k.kept(now) && k.value.Version > v.Version && n.fresh(k, now) {
 			n.some(k, nwake{kind: Hit, text: string(k.value.Bytes), keep: true}, now, &eff)
 		} else {
 			n.next(k, now, &eff)
 		}
 		return eff
 	}
-	n.some(k, n.place(k, v, now, keep, &eff), now, &eff)
+	n.some(k, n.place(k, v, since, now, keep, &eff), now, &eff)
 	return eff
 }
 
-func (n *naive) place(k *nkey, v Value, now int64, keep bool, eff *neffect) nwake {
-	eff.outcome, k.value = Passed, nil
+func (n *naive) place(k *nkey, v Value, since int, now int64, keep bool, eff *neffect) nwake {
+	eff.outcome, k.value, k.since = Passed, nil, since
 	if keep && now < v.Hard {
 		eff.outcome, k.value = Stored, &v
 	}
@@ -248,7 +271,7 @@ func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
 		eff.outcome = Outdated
 		return eff
 	}
-	there := k.fresh(now) && !k.value.Absent
+	there := n.fresh(k, now) && !k.value.Absent
 	if c.IfAbsent && there || c.IfPresent && !there || k.tooOld(v.Version, now) {
 		eff.outcome = Rejected
 		return eff
@@ -256,7 +279,7 @@ func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
 	if k.lease != nil {
 		n.revoke(k, &eff)
 	}
-	n.all(k, n.place(k, v, now, true, &eff), &eff)
+	n.all(k, n.place(k, v, len(n.tags), now, true, &eff), &eff)
 	return eff
 }
 
@@ -277,7 +300,7 @@ func (n *naive) expire(key string, least uint64, now int64) (eff neffect) {
 	k := n.keys[key]
 	old := k.value
 	eff = n.invalidate(key, least, now)
-	if old == nil || k.value != nil || old.Absent || now >= old.Hard || !old.Expired && now >= old.Soft {
+	if old == nil || k.value != nil || old.Absent || now >= old.Hard || !old.Expired && (now >= old.Soft || n.dead(old, k.since)) {
 		return eff
 	}
 	v := *old

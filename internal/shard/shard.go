@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/internal/tag"
 )
 
 // Config of a Shard.
@@ -58,6 +59,7 @@ type Shard struct {
 	tokens *atomic.Uint64
 	store  *store.Store[Value]
 	tables []table // one per shard of the store, guarded by that shard's lock
+	tags   tag.Table
 
 	leases        atomic.Int64
 	waiters       atomic.Int64

@@ -1,18 +1,20 @@
 package shard
 
+import "github.com/nearcache/nearcache/internal/tag"
+
 // Value is what is stored for a key: the bytes of a value, or the knowledge that the origin has none.
 //
 // Ownership: a Value handed to the Shard belongs to it, Bytes included; nobody writes to it afterwards. A Value that
 // comes out is shared and read-only.
 type Value struct {
 	Bytes    []byte
-	Absent   bool   // a negative entry: the key does not exist at the origin
-	LoadedAt int64  // when its load began, at the latest: of a fill, when the lease was granted; all lifetimes count from here (R6)
-	Version  uint64 // the origin's version; 0: none, it is compared with nothing
-	Soft     int64  // fresh until then
-	Hard     int64  // kept until then as a stale copy; at least Soft
-	Expired  bool   // by Expire: between Soft and Hard it may be served, marked stale, while a load runs
-	TagPos   uint64 // position in the tag log when the load began
+	LoadedAt int64    // when its load began, at the latest: of a fill, when the lease was granted; all lifetimes count from here (R6)
+	Version  uint64   // the origin's version; 0: none, it is compared with nothing
+	Soft     int64    // fresh until then
+	Hard     int64    // kept until then as a stale copy; at least Soft
+	Mark     tag.Mark // its tags; the Shard itself sees to the position (R15)
+	Absent   bool     // a negative entry: the key does not exist at the origin
+	Expired  bool     // by Expire: between Soft and Hard it may be served, marked stale, while a load runs
 }
 
 // beganBy counts the age from at where that is earlier. A fill says how old the value was when it was sent, and may have been under way for
@@ -37,7 +39,7 @@ func (v *Value) expire(end, now int64) bool {
 }
 
 // cost is what the value counts in the store beside its key and the store's overhead.
-func (v *Value) cost() int64 { return int64(len(v.Bytes)) }
+func (v *Value) cost() int64 { return int64(len(v.Bytes)) + v.Mark.Bytes() }
 
 // Token is the right to fill one key, unique over the restarts of the member that gave it. The zero Token is none.
 type Token struct {
