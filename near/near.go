@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/internal/tag"
 )
 
 // Source is what a member knows about its hold on another member's stream of invalidations. There is one per peer;
@@ -22,6 +23,8 @@ type Item[V any] struct {
 	Source *Source // of the member that the copy came from; nil: this process' own shard, and Gen, Seq and Free mean nothing
 	Gen    uint64  // of Source when the request was sent
 	Free   int64   // until then the copy needs no lease: sending of the request plus the lease's length
+	// Mark has the value's tags and the position, from TagPos, before the request was sent (R15).
+	Mark tag.Mark
 
 	Value    V
 	Seq      uint64 // number of the owner's last event when it read the value: later ones of the key drop the copy
@@ -42,6 +45,7 @@ func (it *Item[V]) servable(now int64) bool {
 // Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.
 type Cache[V any] struct {
 	store *store.Store[Item[V]]
+	tags  tag.Table
 }
 
 // New returns an empty cache.
@@ -53,7 +57,7 @@ func New[V any](cfg store.Config) *Cache[V] {
 // retain key.
 func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 	e := c.store.Get(key, now)
-	if e == nil || !e.Value.servable(now) {
+	if e == nil || !e.Value.servable(now) || !c.tags.Alive(&e.Value.Mark) {
 		return nil
 	}
 	return &e.Value
@@ -61,7 +65,7 @@ func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 
 // Install keeps it under key until deadline, in place of what was there, if still returns true. It tells whether it
 // did so: a value that is larger than a shard of the cache is not kept, and neither is the one that it would have
-// replaced. The value counts bytes; key is copied.
+// replaced. The value counts bytes and its tags; key is copied.
 //
 // still decides whether the copy is as good as when it was asked for (R3). It runs under the lock under which
 // Invalidate drops copies: it must be quick, must not block, and must not use the cache. Whoever invalidates marks
@@ -82,7 +86,7 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	if !still() {
 		return false
 	}
-	_, ok := tx.Put(it, bytes, deadline, now)
+	_, ok := tx.Put(it, bytes+it.Mark.Bytes(), deadline, now)
 	return ok
 }
 
@@ -98,6 +102,14 @@ func (c *Cache[V]) Invalidate(key string, src *Source, seq uint64) bool {
 	tx.Delete()
 	return true
 }
+
+// TagPos returns what a request that is about to be sent notes for the Mark of its answer: invalidations of tags that are applied from
+// now on end it.
+func (c *Cache[V]) TagPos() int64 { return c.tags.Pos() }
+
+// InvalidateTags ends every copy with one of the tags whose request was sent before, those not installed yet too. It takes as long as there
+// are tags, however many copies have them: a dead one keeps its place until it expires, is evicted or replaced.
+func (c *Cache[V]) InvalidateTags(hashes []uint64, now int64) { c.tags.Invalidate(hashes, now) }
 
 // Delete drops what is held of key, wherever it came from. It tells whether there was anything.
 func (c *Cache[V]) Delete(key string) bool {
