@@ -61,6 +61,9 @@ func golden() []struct {
 			},
 		}},
 		{"empty-value-reply", &replyFrame{IDs: []uint32{1}, Reps: []Reply{{Status: StatusHit, HasValue: true, Value: []byte{}}}}},
+		{"tagged-reply", &replyFrame{IDs: []uint32{1}, Reps: []Reply{
+			{Status: StatusHit, Flags: ReplyTagged, HasValue: true, Value: []byte("v"), Tags: []uint64{0, 1 << 63, 0x49d1c0a090495e3}},
+		}}},
 		{"renew", &cohereUp{Hello: h, View: 7, Nonce: 99}},
 		{"down", &cohereDown{h, Down{
 			Reset: true, Seq: 41, Invs: []Inv{{Seq: 40, Keyspace: "users", Key: "42"}, {Seq: 41, Keyspace: "users", All: true, Epoch: 3, Tags: []string{"t1"}}},
@@ -181,6 +184,7 @@ func TestLimits(t *testing.T) {
 		{"value", MaxValueBytes, func(n int) proto.Message { return request(&nearcachev1.Request{Value: long(n)}) }},
 		{"replied value", MaxValueBytes, func(n int) proto.Message { return reply(&nearcachev1.Reply{Value: long(n)}) }},
 		{"failed keys", MaxBatchKeys, func(n int) proto.Message { return reply(&nearcachev1.Reply{Failed: make([]uint32, n)}) }},
+		{"replied tags", MaxTags, func(n int) proto.Message { return reply(&nearcachev1.Reply{Tags: make([]uint64, n)}) }},
 		{"cluster", MaxNameBytes, func(n int) proto.Message { return greet(&nearcachev1.Hello{Cluster: long(n)}) }},
 		{"member", MaxNameBytes, func(n int) proto.Message { return greet(&nearcachev1.Hello{Member: long(n)}) }},
 		{"address", MaxNameBytes, func(n int) proto.Message { return greet(&nearcachev1.Hello{Addr: long(n)}) }},
@@ -288,12 +292,17 @@ func TestUnknownKinds(t *testing.T) {
 }
 
 // proto3 packs lists of numbers; a decoder takes single ones too.
-func TestFailedOneByOne(t *testing.T) {
+func TestNumbersOneByOne(t *testing.T) {
 	c := newCodec(&bufferPool{})
 	b := []byte{frameItems, 11, 0x88, 0x01, 5, 0x8a, 0x01, 2, 6, 7, 0x88, 0x01, 8}
 	var f bulkReply
 	if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, &f); err != nil || !slices.Equal(f.Rep.Failed, []uint32{5, 6, 7, 8}) {
 		t.Errorf("got %v, %v, want [5 6 7 8]", f.Rep.Failed, err)
+	}
+	b = []byte{frameItems, 0, 0xa1, 0x01, 5, 0, 0, 0, 0, 0, 0, 0, 0xa2, 0x01, 8, 6, 0, 0, 0, 0, 0, 0, 0}
+	b[1] = byte(len(b) - 2)
+	if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, &f); err != nil || !slices.Equal(f.Rep.Tags, []uint64{5, 6}) {
+		t.Errorf("got %v, %v, want [5 6]", f.Rep.Tags, err)
 	}
 }
 

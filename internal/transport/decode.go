@@ -387,9 +387,25 @@ func (r *reader) missFields(tag uint32, p *Reply) {
 		r.close(outer)
 	case repFailedOne:
 		r.failedKey(p)
+	case repTags:
+		outer := r.open()
+		for r.left > 0 {
+			r.tagHash(p)
+		}
+		r.close(outer)
+	case repTagsOne:
+		r.tagHash(p)
 	default:
 		r.skip(tag)
 	}
+}
+
+func (r *reader) tagHash(p *Reply) {
+	if len(p.Tags) == MaxTags {
+		r.fail(errLimit)
+		return
+	}
+	p.Tags = append(p.Tags, r.fixed64())
 }
 
 func (r *reader) failedKey(p *Reply) {

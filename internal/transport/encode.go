@@ -348,7 +348,7 @@ func (w *writer) failure(f *Failure) {
 func (r *Reply) hasValue() bool { return r.HasValue || len(r.Value) > 0 }
 
 func (r *Reply) check() error {
-	if len(r.Value) > MaxValueBytes || len(r.Failed) > MaxBatchKeys {
+	if len(r.Value) > MaxValueBytes || len(r.Failed) > MaxBatchKeys || len(r.Tags) > MaxTags {
 		return errLimit
 	}
 	return nil
@@ -361,7 +361,7 @@ func (r *Reply) wireBytes() int {
 		sizeUint(repVersion, r.Version) + sizeUint(repRate, uint64(r.Rate)) +
 		sizeFixed64(repTokenInc, r.Token.Incarnation) + sizeUint(repTokenNum, r.Token.Number) +
 		sizeUint(repLife, floorMicros(r.Life)) + sizeUint(repTagPos, r.TagPos) + sizeUint(repEpoch, r.Epoch) +
-		sizeUint(repSize, r.Size) + sizeBytes(repFailed, packedSize(r.Failed)) +
+		sizeUint(repSize, r.Size) + sizeBytes(repFailed, packedSize(r.Failed)) + sizeBytes(repTags, 8*len(r.Tags)) +
 		sizeBool(repHasValue, r.hasValue()) + sizeBytes(repValue, len(r.Value))
 	if r.Failure != (Failure{}) {
 		n += sizeLen(repFailure, r.Failure.size())
@@ -392,6 +392,17 @@ func (w *writer) reply(id uint32, r *Reply) {
 	w.packed(repFailed, r.Failed)
 	w.bool(repHasValue, r.hasValue())
 	w.value(repValue, r.Value)
+	w.hashes(repTags, r.Tags)
+}
+
+func (w *writer) hashes(tag uint32, hs []uint64) {
+	if len(hs) == 0 {
+		return
+	}
+	w.open(tag, 8*len(hs))
+	for _, h := range hs {
+		w.b = binary.LittleEndian.AppendUint64(w.b, h)
+	}
 }
 
 func packedSize(vs []uint32) int {

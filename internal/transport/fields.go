@@ -103,6 +103,8 @@ const (
 	repFailedOne = 17<<3 | varint // one element: a decoder has to take both
 	repHasValue  = 18<<3 | varint
 	repValue     = 19<<3 | lenPre
+	repTags      = 20<<3 | lenPre // packed
+	repTagsOne   = 20<<3 | fixed64
 )
 
 const (

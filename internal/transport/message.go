@@ -30,10 +30,11 @@ const (
 	FlagAbsent                       // Fill: the key does not exist at the origin
 	FlagIfAbsent                     // Set: only where there is no entry
 	FlagIfPresent                    // Set: only where there is one
-	FlagAll                          // Invalidate: the whole keyspace
+	FlagAll                          // Invalidate: the whole keyspace; with Tags only what has one of them, if the receiver knows tags
 	FlagSoft                         // Invalidate: keep the value as a stale copy
 	FlagForwarded                    // Invalidate: took its one hop already
 	FlagRelayed                      // Invalidate: comes from another member than who sends it
+	FlagTagged                       // Fill, Set: Tags are all the tags of the value; else they are not known
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.
@@ -64,7 +65,7 @@ type Request struct {
 	TTL       time.Duration // Fill, Set: lifetime counted from the load's start
 	StaleFor  time.Duration // Fill, Set: how long past TTL the value may be served marked stale
 	Epoch     uint64        // the keyspace's epoch at the asker
-	TagPos    uint64        // Fill: tag-log position at the load's start
+	TagPos    uint64        // not used: the owner keeps it with the lease
 	Tags      []string      // Fill, Set, Invalidate
 	Keys      []string      // Invalidate, Relay: the keys
 	Failure   Failure       // Release: why there is no value
@@ -136,11 +137,12 @@ type Reply struct {
 	Rate     uint32 // the owner's estimate of the key's reads per second
 	Token    Token
 	Life     time.Duration // Lease: how long it lives
-	TagPos   uint64        // Lease: the owner's tag-log position
+	TagPos   uint64        // not used: the owner keeps it with the lease
 	Epoch    uint64        // the keyspace's epoch at the receiver
 	Failure  Failure
 	Size     uint64   // Large
 	Failed   []uint32 // Invalidate: indexes of Keys that were not confirmed
+	Tags     []uint64 // Hit: hashes of the value's tags; the handler's are shared and read-only
 	Value    []byte
 	HasValue bool
 
@@ -153,6 +155,7 @@ type Reply struct {
 const (
 	ReplyUncached uint32 = 1 << iota // the asker must not keep the value
 	ReplyLoaded                      // the asker waited for the load of the value
+	ReplyTagged                      // Tags are all the tags of the value; else they are not known
 )
 
 // Limits of the wire. What exceeds them is refused before it is used.
@@ -192,7 +195,8 @@ type Silence struct {
 	Age    time.Duration
 }
 
-// Inv tells that a key, or with All its whole keyspace, changed at the origin.
+// Inv tells that a key, or with All its whole keyspace, changed at the origin. With All and Tags only what has one of them did: who
+// knows no tags drops more.
 type Inv struct {
 	Seq      uint64
 	Keyspace string
