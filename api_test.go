@@ -141,7 +141,6 @@ func TestNotYet(t *testing.T) {
 	defer c.Close(t.Context())
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"Expire":        func() error { return c.Expire(ctx, "k") },
 		"InvalidateTag": func() error { return c.InvalidateTag(ctx, "t") },
 		"Update": func() error {
 			return c.Update(ctx, []string{"k"}, func(context.Context) error { panic("commit was run") })

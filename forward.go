@@ -22,18 +22,19 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	case all:
 		ks.dropAll()
 	default:
-		ks.drop(req.Keys, req.Version)
+		ks.drop(req.Keys, req.Version, req.Flags)
 	}
 	m := n.members.Load()
 	same := s.View() == m.Ring.Fingerprint() && req.Flags&transport.FlagRelayed == 0
 	if all || same || !m.known || req.Flags&transport.FlagForwarded != 0 {
 		return true
 	}
+	flags := req.Flags&transport.FlagSoft | transport.FlagForwarded
 	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(req.Keyspace, req.Keys)
 	if len(others) == 0 {
 		return true
 	}
-	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others) })
+	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others, flags) })
 }
 
 // ownedByOthers groups copies of the keys that other members own, by owner.
@@ -67,13 +68,13 @@ func (n *Node) answerLater(name string, s *transport.Session, id uint32, rep *tr
 }
 
 // forward passes keys on to the members that own them by this node's ring. One that can hold nothing any more need not confirm.
-func (n *Node) forward(ctx context.Context, m *members, keyspace string, parts map[string][]string) error {
+func (n *Node) forward(ctx context.Context, m *members, keyspace string, parts map[string][]string, flags uint32) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tellers)
 	for owner, part := range parts {
 		for chunk := range chunks(part) {
 			g.Go(func() error {
-				err := n.pass(ctx, m.peer(owner), n.invalidateRequest(keyspace, chunk, transport.FlagForwarded))
+				err := n.pass(ctx, m.peer(owner), n.invalidateRequest(keyspace, chunk, flags))
 				if err != nil && n.gone(m, owner, n.clock.Exact()) {
 					return nil
 				}

@@ -21,7 +21,7 @@ import (
 // delivery goes on in the background; ErrInvalidKey, before anything was done; ErrClosed; *ConfigError for an Ack that is not available. It
 // takes three Bounds plus PeerTimeout at most.
 func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
-	return c.invalidate(ctx, keys)
+	return c.invalidate(ctx, keys, 0)
 }
 
 // InvalidateAll drops the whole keyspace everywhere, as Invalidate does for keys. Every member has to confirm.
@@ -63,7 +63,7 @@ func (ks *keyspace) staleFor() time.Duration {
 	return max(ks.policy.ttl, time.Duration(ks.longest.Load()))
 }
 
-func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
+func (ks *keyspace) invalidate(ctx context.Context, keys []string, flags uint32) error {
 	for _, k := range keys {
 		if k == "" || len(k) > transport.MaxKeyBytes {
 			return ErrInvalidKey
@@ -77,9 +77,9 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string) error {
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.newTelling(keys).run(ctx)
+		err = ks.newTelling(keys, flags).run(ctx)
 	case isContextError(err): // nobody is told, but this process never sees the old values again (R16)
-		ks.drop(keys, 0)
+		ks.drop(keys, 0, flags)
 		err = &PartialError{Keys: slices.Clone(keys), StaleFor: ks.staleFor(), Err: err}
 	default:
 		return err
@@ -149,11 +149,15 @@ func (n *Node) pass(ctx context.Context, p *peer, req *transport.Request) error 
 	return errors.New("nearcache: " + rep.Failure.Text)
 }
 
-// drop invalidates keys on this node. keys may alias a buffer.
-func (ks *keyspace) drop(keys []string, minVersion uint64) {
+// drop invalidates keys on this node; with FlagSoft values stay as stale copies. keys may alias a buffer.
+func (ks *keyspace) drop(keys []string, minVersion uint64, flags uint32) {
 	now := ks.node.clock.Exact()
+	invalidate := ks.shard.Invalidate
+	if flags&transport.FlagSoft != 0 {
+		invalidate = ks.shard.Expire
+	}
 	for _, k := range keys {
-		eff := ks.shard.Invalidate(k, minVersion, now)
+		eff := invalidate(k, minVersion, now)
 		ks.local.forget(k)
 		ks.carryOut(eff)
 	}
@@ -182,7 +186,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.newTelling(nil).run(ctx)
+		err = ks.newTelling(nil, 0).run(ctx)
 	case isContextError(err): // as in invalidate
 		err = &PartialError{StaleFor: ks.staleFor(), Err: err}
 	default:
@@ -193,8 +197,13 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 	return err
 }
 
-// Expire is not available yet: it returns a *ConfigError.
-func (c *Cache[V]) Expire(_ context.Context, _ ...string) error { return notYet("Expire") }
+// Expire is Invalidate for values that may be served a little longer: who reads a key while one load replaces its value gets the old one, marked
+// stale (Info.Stale), and waits for nobody. It is served for as long as it would have lived, also while loads fail. Near copies, and loads
+// that are under way, go as with Invalidate, and so are the errors the same.
+// A member that did not confirm in time is told to drop the value.
+func (c *Cache[V]) Expire(ctx context.Context, keys ...string) error {
+	return c.invalidate(ctx, keys, transport.FlagSoft)
+}
 
 // InvalidateTag is not available yet: it returns a *ConfigError.
 func (c *Cache[V]) InvalidateTag(_ context.Context, _ ...string) error {

@@ -62,7 +62,7 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 		return false, err
 	}
 	stored, member, err := c.setAtOwner(ctx, req)
-	t := c.newTelling([]string{key})
+	t := c.newTelling([]string{key}, 0)
 	if err == nil { // its owner has heard of it
 		t.asked[membership.Target{ID: member, Counts: true}] = t.keys
 	}

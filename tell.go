@@ -18,6 +18,7 @@ import (
 type telling struct {
 	ks    *keyspace
 	keys  []string // each once; none: the whole keyspace
+	flags uint32   // of the requests
 	began int64
 	wide  bool                           // all that can be reached are told, whoever owns the keys
 	asked map[membership.Target][]string // what was passed to whom, whatever came of it
@@ -34,7 +35,7 @@ type errand struct {
 	round  uint64
 }
 
-func (ks *keyspace) newTelling(keys []string) *telling {
+func (ks *keyspace) newTelling(keys []string, flags uint32) *telling {
 	if len(keys) > 1 {
 		seen := make(map[string]bool, len(keys))
 		keys = slices.DeleteFunc(slices.Clone(keys), func(k string) bool {
@@ -43,7 +44,7 @@ func (ks *keyspace) newTelling(keys []string) *telling {
 			return again
 		})
 	}
-	return &telling{ks: ks, keys: keys, began: ks.node.clock.Exact(), asked: make(map[membership.Target][]string)}
+	return &telling{ks: ks, keys: keys, flags: flags, began: ks.node.clock.Exact(), asked: make(map[membership.Target][]string)}
 }
 
 // run tells everybody who has to hear of it, and returns nil when all of them who count have confirmed, or can hold nothing any more. When ctx
@@ -70,7 +71,7 @@ func (t *telling) round(ctx context.Context, m *members) {
 		switch {
 		case !ok, target.ID != m.Me().ID && n.gone(m, target.ID, now):
 		case target.ID == m.Me().ID:
-			t.ks.drop(part, 0)
+			t.ks.drop(part, 0, t.flags)
 		case len(t.keys) == 0:
 			asks = append(asks, func() { t.ask(ctx, m, target, nil) })
 		default:
@@ -147,9 +148,9 @@ func (t *telling) unasked(target membership.Target, part []string) (rest []strin
 
 // ask tells one member. What one that counts does not confirm it is owed from now on.
 func (t *telling) ask(ctx context.Context, m *members, target membership.Target, keys []string) {
-	ks, flags := t.ks, uint32(0)
+	ks, flags := t.ks, t.flags
 	if !target.Counts {
-		flags = transport.FlagForwarded
+		flags |= transport.FlagForwarded
 	}
 	p := m.peer(target.ID)
 	err := error(transport.ErrDown)
