@@ -265,7 +265,7 @@ func TestAckAfterALeave(t *testing.T) {
 		r.invalidate(4, 1500*time.Millisecond)
 		wg.Wait()
 		r.caches[0] = open(t, &testcluster.Cluster{Nodes: r.c.Nodes[:1]}, "ks", nearcache.Config[int]{Load: r.db.load})[0]
-		r.fresh(0)
+		r.fresh(time.Second) // near copies that came from its last life
 	})
 }
 

@@ -3,6 +3,7 @@ package nearcache_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,7 @@ const newerKind = 200 // no operation, answer or failure of this version
 
 func (newer) Serve(_ *transport.Session, _ uint32, req *transport.Request, rep *transport.Reply) bool {
 	rep.Status = newerKind
-	if req.Key[0] == 'f' {
+	if strings.HasPrefix(req.Key, "f") {
 		rep.Status, rep.Failure = transport.StatusFailed, transport.Failure{Kind: newerKind, Text: "later", Member: "n1"}
 	}
 	return true

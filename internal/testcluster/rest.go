@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"strings"
 	"time"
 
@@ -79,10 +80,17 @@ func (c *Cluster) Rest(base Resources, limit time.Duration) {
 			return
 		}
 		if time.Since(start) > limit {
-			c.tb.Errorf("left after %v: %s", limit, strings.Join(left, "; "))
+			c.tb.Errorf("left after %v: %s\n%s", limit, strings.Join(left, "; "), stacks())
 			return
 		}
 	}
+}
+
+// stacks returns the stacks of all goroutines, equal ones once with their number.
+func stacks() string {
+	var b strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // a Builder takes everything
+	return b.String()
 }
 
 // Crash ends node i of a Bubble as the end of its process does. It stays a member. What the test still does with the old node fails with

@@ -35,6 +35,7 @@ func (p *Peer) startBulk(c *Call) {
 	ok := p.spawn(func() {
 		rep, incarnation, err := p.bulk(c, began)
 		p.bulks.Add(-1)
+		p.closeIdleBulk()
 		if err != nil {
 			c.fail(p, err)
 			return
@@ -93,7 +94,31 @@ func (p *Peer) bulkError(ctx context.Context) error {
 	return ErrDown
 }
 
-// bulkDial returns the bulk connection, and makes it the first time.
+// closeIdleBulk closes the bulk connection if nothing more is asked for on it for a while. Whoever asks counts in bulks before it dials.
+func (p *Peer) closeIdleBulk() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	conn := p.bulkConn
+	if conn == nil {
+		return
+	}
+	if p.bulkIdle != nil {
+		p.bulkIdle.Stop()
+	}
+	p.bulkIdle = time.AfterFunc(bulkIdle, func() {
+		p.mu.Lock()
+		idle := p.bulks.Load() == 0 && p.bulkConn == conn
+		if idle {
+			p.bulkConn = nil
+		}
+		p.mu.Unlock()
+		if idle {
+			_ = conn.Close() // nobody uses it
+		}
+	})
+}
+
+// bulkDial returns the bulk connection, and makes it when there is none.
 func (p *Peer) bulkDial() (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

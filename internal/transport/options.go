@@ -31,6 +31,7 @@ const (
 	keepaliveTimeout = time.Second      // also the kernel's limit for unacknowledged data
 	keepaliveMin     = 5 * time.Second  // what a client may do
 	maxIdle          = time.Minute      // a connection without streams is closed
+	bulkIdle         = maxIdle / 2      // a bulk connection is closed by its owner before that
 	connectTimeout   = time.Second      // no call waits for it: calls go to lanes that are up
 	acceptTimeout    = 5 * time.Second  // for TLS and HTTP/2 preface of a new connection
 )

@@ -52,6 +52,7 @@ type Peer struct {
 	closed     bool
 	conn       *grpc.ClientConn // nil: the address cannot be dialled
 	bulkConn   *grpc.ClientConn
+	bulkIdle   *time.Timer
 	bulkCtx    context.Context
 	bulkCancel context.CancelFunc
 
@@ -135,6 +136,9 @@ func (p *Peer) close() {
 	p.mu.Lock()
 	p.closed = true
 	conn, bulk := p.conn, p.bulkConn
+	if p.bulkIdle != nil {
+		p.bulkIdle.Stop()
+	}
 	p.mu.Unlock()
 	p.cancel()
 	if conn != nil {
