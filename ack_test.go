@@ -122,6 +122,7 @@ func TestAckWhileTheOwnerIsCutOff(t *testing.T) {
 		"gone from the list": func(r *rows) {
 			r.c.Network.Isolate(testcluster.Host(0))
 			r.c.List.Set(r.c.Members()[1:]...)
+			time.Sleep(500 * time.Millisecond) // all that are left agree again
 		},
 	} {
 		in(t, name, func(t *testing.T) {
@@ -209,6 +210,21 @@ func TestAckOfAWriterThatIsCutOff(t *testing.T) {
 	}
 }
 
+// Nor does one whose peers have all left: they may be back where it does not reach them.
+func TestAckOfAMemberThatIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows(t, 3, "n0")
+		for _, n := range r.c.Nodes[1:] {
+			if err := n.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.caches = r.caches[:1]
+		time.Sleep(2 * time.Second)
+		r.fails(0, 500*time.Millisecond, "n0")
+	})
+}
+
 // Two members: neither has a majority without the other, so that a dead one is told of by an error, at once, until the list says that it is
 // gone. On a list that never changes the other one goes on owning what it owns.
 func TestAckOfTwoMembers(t *testing.T) {
@@ -265,7 +281,7 @@ func TestAckAfterALeave(t *testing.T) {
 		r.invalidate(4, 1500*time.Millisecond)
 		wg.Wait()
 		r.caches[0] = open(t, &testcluster.Cluster{Nodes: r.c.Nodes[:1]}, "ks", nearcache.Config[int]{Load: r.db.load})[0]
-		r.fresh(time.Second) // near copies that came from its last life
+		r.fresh(time.Second + slack) // near copies of who is not connected to the new one yet
 	})
 }
 
@@ -320,14 +336,15 @@ func TestAckOfAMemberThatIsUnlisted(t *testing.T) {
 			}
 		})
 		r.c.List.Set(r.c.Members()[1:]...)
+		time.Sleep(500 * time.Millisecond) // all others agree again, and what it holds has half a second left
+		r.invalidate(3, 50*time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
+		r.fresh(0)
 		for range 4 {
 			r.invalidate(3, 50*time.Millisecond)
-			time.Sleep(50 * time.Millisecond)
-			r.fresh(0)
+			r.fresh(time.Second + slack)
+			time.Sleep(3 * time.Second)
 		}
-		time.Sleep(10 * time.Second)
-		r.invalidate(3, 50*time.Millisecond)
-		r.fresh(time.Second + slack)
 	})
 }
 
@@ -395,5 +412,28 @@ func TestAckWithAContextThatEnds(t *testing.T) {
 		r.c.Network.HealAll()
 		time.Sleep(time.Second)
 		r.fresh(0)
+	})
+}
+
+// A call that waits ends with its node.
+func TestAckWhileTheWriterCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows(t, 3, "n0")
+		r.c.Network.Isolate(testcluster.Host(0))
+		done := make(chan error, 1)
+		go func() { done <- r.caches[1].Invalidate(t.Context(), r.key) }()
+		time.Sleep(100 * time.Millisecond)
+		start := time.Now()
+		if err := r.c.Nodes[1].Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var partial *nearcache.PartialError
+		if err := <-done; !errors.As(err, &partial) || !errors.Is(err, nearcache.ErrClosed) {
+			t.Errorf("got %v, want a *PartialError because the node is closed", err)
+		}
+		if took := time.Since(start); took > 500*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		r.c.Network.HealAll()
 	})
 }

@@ -46,7 +46,8 @@ type NodeConfig struct {
 	NearBytes int64
 	// Bound is the staleness bound under faults (docs/protocol.md), at least 100 ms and at most a minute. 0 means 1 s; negative: availability
 	// first. Then an owner that hears no majority of the others keeps what it has for its lifetime, leases and waits are those of a Bound
-	// of 1 s, and an Invalidate that misses a member is a *PartialError however long that member was away.
+	// of 1 s, and an Invalidate that misses a member is a *PartialError however long that member was away. All members need the same: how
+	// long a silent one may hold something they judge by their own.
 	Bound time.Duration
 	// PeerTimeout is how long a peer may take to answer or acknowledge before it is passed over. 0 means 50 ms.
 	PeerTimeout time.Duration

@@ -226,7 +226,8 @@ func (n *Node) connectLocked(m, old *members) {
 			continue
 		}
 		added[p.ID()] = p.added
-		if m.Resolve(p.ID(), p.Addr()) < 0 && !p.over(now) {
+		another := slices.ContainsFunc(m.Members, func(e peers.Member) bool { return e.ID == p.ID() || e.Addr == p.Addr() })
+		if !another && !p.over(now) {
 			r := *p
 			if r.retires == 0 {
 				r.retires = now + n.window()

@@ -153,9 +153,12 @@ func (t *telling) ask(ctx context.Context, m *members, target membership.Target,
 		flags |= transport.FlagForwarded
 	}
 	p := m.peer(target.ID)
-	err := error(transport.ErrDown)
+	err := transport.ErrDown
 	if ks.node.reachable(ctx, p) {
 		err = ks.node.pass(ctx, p, ks.node.invalidateRequest(ks.name, keys, flags))
+	}
+	if err != nil {
+		ks.count.peerErrors.Add(1)
 	}
 	if err == nil || !target.Counts {
 		return // what stand-ins hold lives a Bound at most
@@ -192,6 +195,8 @@ func (t *telling) wait(ctx context.Context, m *members) (again bool, err error) 
 		select {
 		case <-news:
 		case <-ctx.Done():
+		case <-ks.ctx.Done():
+			return false, t.partial(m, ErrClosed)
 		}
 	}
 }
