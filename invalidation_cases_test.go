@@ -325,6 +325,7 @@ func TestClocksOfMembersAreNotCompared(t *testing.T) {
 		}
 		c.List.Set(c.Members()...)
 		c.Ready()
+		c.Warm()
 		db := newDatabase(func() time.Duration { return time.Millisecond })
 		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute, TTL: time.Hour})
 		for owner := range 3 {

@@ -155,8 +155,9 @@ func TestTroubleOneAfterTheOther(t *testing.T) {
 					}
 					f.end(r, ill)
 					r.returned(ill)
+					r.c.Warm() // until then what it loads lives a Bound (R7)
 					r.read(-1, 2*time.Second)
-					r.judge("after "+f.name, ill, 2) // at home, and at a stand-in on the way there
+					r.judge("after "+f.name, ill, 3) // at a stand-in on the way home, there in doubt, and there
 				}
 				r.c.Rest(base, 30*time.Second)
 				if got := testcluster.Heap(); got > heap+4<<20 {
