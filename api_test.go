@@ -48,7 +48,6 @@ func TestConfigProblems(t *testing.T) {
 		"stale on error": {config{Load: load, StaleOnError: 1}, []string{"StaleOnError is not available yet"}},
 		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
 		"eviction":       {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
-		"tags":           {config{Load: load, TagsOf: func(string, string) []string { return nil }}, []string{"TagsOf"}},
 		"ack":            {config{Load: load, Ack: nearcache.AckAll}, []string{"Ack"}},
 		"hot":            {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},
 		"pinned":         {config{Load: load, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot"}},
@@ -141,7 +140,6 @@ func TestNotYet(t *testing.T) {
 	defer c.Close(t.Context())
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"InvalidateTag": func() error { return c.InvalidateTag(ctx, "t") },
 		"Update": func() error {
 			return c.Update(ctx, []string{"k"}, func(context.Context) error { panic("commit was run") })
 		},

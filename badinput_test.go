@@ -345,11 +345,11 @@ func TestCodecsThatFail(t *testing.T) {
 	}
 }
 
-// A codec or SizeOf that leaves its goroutine takes the callers on that goroutine with it, and nobody else: the key and the rest of the batch
+// A codec, SizeOf or TagsOf that leaves its goroutine takes the callers on that goroutine with it, and nobody else: the key and the rest of the batch
 // go on.
 func TestFunctionsThatGoexit(t *testing.T) {
 	for name, many := range map[string]bool{"Load": false, "LoadMany": true} {
-		for _, where := range []string{"Decode", "SizeOf"} {
+		for _, where := range []string{"Decode", "SizeOf", "TagsOf"} {
 			t.Run(where+","+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c := testcluster.Bubble(t, 2)
@@ -369,10 +369,13 @@ func TestFunctionsThatGoexit(t *testing.T) {
 							return m, nil
 						}
 					}
-					if where == "Decode" {
+					switch where {
+					case "Decode":
 						cfg.Codec = badCodec{decode: func() error { exit(); return nil }}
-					} else {
+					case "SizeOf":
 						cfg.SizeOf = func(string) int { exit(); return 1 }
+					case "TagsOf":
+						cfg.TagsOf = func(string, string) []string { exit(); return nil }
 					}
 					caches := open(t, c, "ks", cfg)
 					var keys []string
@@ -435,6 +438,7 @@ func TestHooksThatPanic(t *testing.T) {
 	}{
 		"VersionOf":           {nearcache.Config[string]{VersionOf: func(v string) uint64 { boom(v); return 1 }}, true},
 		"TTLOf":               {nearcache.Config[string]{TTLOf: func(_, v string) time.Duration { boom(v); return 0 }}, true},
+		"TagsOf":              {nearcache.Config[string]{TagsOf: func(_, v string) []string { boom(v); return nil }}, true},
 		"SizeOf":              {nearcache.Config[string]{SizeOf: func(v string) int { boom(v); return 1 }}, false},
 		"SizeOf, enormous":    {nearcache.Config[string]{SizeOf: func(string) int { return math.MaxInt }}, false},
 		"SizeOf, negative":    {nearcache.Config[string]{SizeOf: func(string) int { return math.MinInt }}, false},

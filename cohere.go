@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
 )
@@ -161,6 +162,10 @@ func (f *followed) apply(n *Node, a invalidation.Action) bool {
 func (n *Node) event(f *followed, e *transport.Inv) {
 	ks := n.keyspace(e.Keyspace)
 	if ks == nil {
+		return
+	}
+	if e.All && len(e.Tags) > 0 {
+		ks.local.forgetTags(tag.Hashes(e.Tags), n.clock.Exact())
 		return
 	}
 	if e.All {

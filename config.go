@@ -217,7 +217,9 @@ type Config[V any] struct {
 	// is Bound plus OriginLag plus LoadTimeout, for the calling process too. With VersionOf and invalidations that carry a version, as a
 	// feed's do, it is not needed.
 	OriginLag time.Duration
-	// TagsOf is not available yet.
+	// TagsOf gives the tags of a value, for InvalidateTag: at most 64, each of 1 to 255 bytes. A value with more, or another one, counts as having
+	// every tag, and is counted in KeyspaceStats.OverTagged; so does every value that a member without TagsOf has loaded. Each tag counts 8
+	// bytes in each tier. It is called for what was loaded and for what is Set, and fails the load, or the Set, if it panics.
 	TagsOf func(key string, v V) []string
 	// Ack other than AckOwners is not available yet.
 	Ack Ack
@@ -342,7 +344,6 @@ func (c Config[V]) notYet(p *problems) {
 	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
 	p.require(c.StaleOnError <= 0, "StaleOnError is not available yet")
 	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
-	p.require(c.TagsOf == nil, "TagsOf is not available yet")
 	p.require(c.Ack == AckOwners, "an Ack other than AckOwners is not available yet")
 	p.require(c.Hot.PerSecond == 0 && c.Hot.Spread == 0 && len(c.Hot.Pin) == 0, "Hot is not available yet")
 }

@@ -17,6 +17,8 @@ var (
 	ErrOverloaded = errors.New("nearcache: overloaded")
 	// ErrInvalidKey says that a key is empty or longer than 65,535 bytes.
 	ErrInvalidKey = errors.New("nearcache: invalid key: it must have 1 to 65535 bytes")
+	// ErrInvalidTag says that a tag is empty or longer than 255 bytes.
+	ErrInvalidTag = errors.New("nearcache: invalid tag: it must have 1 to 255 bytes")
 	// ErrClosed says that the node or the cache is closed.
 	ErrClosed = errors.New("nearcache: closed")
 	// ErrValueTooLarge says that Set was given a value larger than MaxValueBytes.
@@ -76,15 +78,20 @@ func (e *CircularLoadError) Error() string {
 // PartialError says that some members have not confirmed an invalidation yet.
 type PartialError struct {
 	Members  []string      // IDs of the members that did not confirm; this one's own: it hears no majority, so that others may own its keys
-	Keys     []string      // the keys they did not confirm; none: the whole keyspace
+	Keys     []string      // the keys they did not confirm; none, and no Tags: the whole keyspace
+	Tags     []string      // of an InvalidateTag: the tags
 	StaleFor time.Duration // an old copy may be served for at most this long
 	Err      error         // the last failure
 }
 
 // Error implements error.
 func (e *PartialError) Error() string {
-	return fmt.Sprintf("nearcache: %d key(s) not confirmed by %s, stale for at most %v: %v",
-		len(e.Keys), strings.Join(e.Members, ", "), e.StaleFor, e.Err)
+	n, what := len(e.Keys), "key"
+	if len(e.Tags) > 0 {
+		n, what = len(e.Tags), "tag"
+	}
+	return fmt.Sprintf("nearcache: %d %s(s) not confirmed by %s, stale for at most %v: %v",
+		n, what, strings.Join(e.Members, ", "), e.StaleFor, e.Err)
 }
 
 // Unwrap returns Err.

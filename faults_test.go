@@ -136,7 +136,7 @@ func (s *storm) write(i int, key string) {
 		return
 	}
 	version := s.origin.bump(key)
-	err := cache.Invalidate(s.t.Context(), key)
+	err := s.invalidate(cache, key, version)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := errors.AsType[*nearcache.PartialError](err); ok {
@@ -153,6 +153,14 @@ func (s *storm) write(i int, key string) {
 	s.acks[key] = append(s.acks[key], ack{version, time.Now()})
 	slices.SortFunc(s.acks[key], func(a, b ack) int { return a.version - b.version })
 	s.own[ownKey{key, cache}] = max(s.own[ownKey{key, cache}], version)
+}
+
+// invalidate makes a version known: where keys have tags every second one by a tag.
+func (s *storm) invalidate(cache *nearcache.Cache[string], key string, version int) error {
+	if s.cfg.TagsOf != nil && version%2 == 0 {
+		return cache.InvalidateTag(s.t.Context(), s.cfg.TagsOf(key, "")...)
+	}
+	return cache.Invalidate(s.t.Context(), key)
 }
 
 // load reads and writes on all nodes for a while.
@@ -254,16 +262,31 @@ func TestPartitionsByChance(t *testing.T) {
 	}
 	for _, sc := range schedules {
 		t.Run(fmt.Sprintf("%d nodes, seed %d", sc.nodes, sc.seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.seed, sc.bursts) })
+			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.seed, sc.bursts, nil) })
+		})
+	}
+}
+
+// The same where every second invalidation is one of a tag.
+func TestTagsInPartitionsByChance(t *testing.T) {
+	bursts := 15
+	if raceEnabled || testing.Short() {
+		bursts = 5
+	}
+	for seed, nodes := range []int{3, 3, 3, 5} {
+		t.Run(fmt.Sprintf("%d nodes, seed %d", nodes, seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				storms(t, nodes, uint64(seed), bursts, func(key, _ string) []string { return []string{"row:" + key} })
+			})
 		})
 	}
 }
 
 // storms lets faults come over a cluster for minutes: bursts of load, and quiet between them in which a fault stays.
-func storms(t *testing.T, nodes int, seed uint64, bursts int) {
+func storms(t *testing.T, nodes int, seed uint64, bursts int, tagsOf func(key, v string) []string) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var loads atomic.Uint64
-	s := newStorm(t, nodes, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour}, func() time.Duration {
+	s := newStorm(t, nodes, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour, TagsOf: tagsOf}, func() time.Duration {
 		if loads.Add(1)%50 == 0 {
 			return 5 * time.Second
 		}

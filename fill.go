@@ -17,6 +17,8 @@ type loaded[V any] struct {
 	bytes   []byte
 	absent  bool
 	version uint64
+	tags    []string
+	tagged  bool          // tags are known
 	ttl     time.Duration // counted from start; 0: do not keep
 	start   int64         // of the load
 }
@@ -52,9 +54,10 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 		x.release(transport.Failure{Kind: transport.FailureTooLarge, Text: ErrValueTooLarge.Error(), Member: c.node.ID()})
 		return
 	}
-	// The near copy rests on this request: its lifetime counts from here, and only events that come from here on concern it.
+	// The near copy rests on this request: its lifetime counts from here, and only events that come from here on concern it, but for those
+	// of tags: its load began with the lease.
 	gen := x.a.fetch.Gen
-	x.a = &asked{m: x.a.m, target: x.a.target, source: x.a.source, sent: c.clock.Exact()}
+	x.a = &asked{m: x.a.m, target: x.a.target, source: x.a.source, sent: c.clock.Exact(), tagPos: x.a.tagPos}
 	x.a.fetch.Gen = gen
 	x.f.State.current.Store(x.a)
 
@@ -65,7 +68,7 @@ func (x *fetch[V]) fill(l *loaded[V]) {
 		c.count.rejected.Add(1)
 	case rep.Status == transport.StatusAccepted:
 		rep.Age = time.Duration(c.clock.Now() - l.start) // as in hit
-		c.keep(x.f, x.a, &rep, near.Item[V]{Value: l.value, Absent: l.absent}, c.sizeOf(x.f, l.value, l.bytes))
+		c.keep(x.f, x.a, &rep, near.Item[V]{Value: l.value, Absent: l.absent, Mark: markOf(l.tags, l.tagged)}, c.sizeOf(x.f, l.value, l.bytes))
 	}
 }
 
@@ -74,7 +77,10 @@ func (c *Cache[V]) fillRequest(key string, token transport.Token, l *loaded[V]) 
 	req := &transport.Request{
 		Op: transport.OpFill, Keyspace: c.name, Key: key, Token: token,
 		Near: c.policy.near(), Version: l.version, TTL: max(l.ttl, 0),
-		Age: time.Duration(c.clock.Exact() - l.start),
+		Age: time.Duration(c.clock.Exact() - l.start), Tags: l.tags,
+	}
+	if l.tagged {
+		req.Flags |= transport.FlagTagged
 	}
 	if l.absent {
 		req.Flags |= transport.FlagAbsent
@@ -206,7 +212,7 @@ func (c *Cache[V]) loadOne(ctx context.Context, key string) (v V, err error) {
 func (c *Cache[V]) prepare(key string, v V, present bool, start int64) (l loaded[V], err error) {
 	defer recoverTo(&err)
 	if !present {
-		return loaded[V]{absent: true, ttl: c.jittered(c.policy.notFoundTTL), start: start}, nil
+		return loaded[V]{absent: true, tagged: true, ttl: c.jittered(c.policy.notFoundTTL), start: start}, nil
 	}
 	b, err := encode(c.cfg.Codec, v)
 	if err != nil {
@@ -217,6 +223,7 @@ func (c *Cache[V]) prepare(key string, v V, present bool, start int64) (l loaded
 	if c.cfg.VersionOf != nil {
 		l.version = c.cfg.VersionOf(v)
 	}
+	l.tags, l.tagged = c.tagsOf(key, v)
 	return l, nil
 }
 

@@ -19,6 +19,8 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	switch {
 	case ks == nil:
 		rep.Status = transport.StatusUnknownKeyspace
+	case all && len(req.Tags) > 0:
+		ks.dropTags(req.Tags)
 	case all:
 		ks.dropAll()
 	default:
@@ -98,6 +100,9 @@ func (n *Node) serveRelay(s *transport.Session, id uint32, req *transport.Reques
 	}
 	for _, k := range req.Keys {
 		pass.Keys = append(pass.Keys, strings.Clone(k))
+	}
+	for _, t := range req.Tags {
+		pass.Tags = append(pass.Tags, strings.Clone(t))
 	}
 	return n.answerLater("relay", s, id, rep, func(ctx context.Context) error { return n.pass(ctx, p, pass) })
 }

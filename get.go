@@ -26,6 +26,7 @@ type asked struct {
 	target int          // index of the member
 	source *near.Source // of the member's events; this node's own says how sure it is of what it owns
 	sent   int64
+	tagPos int64 // of the near copies' tags before the request left
 	fetch  invalidation.Fetch
 }
 
@@ -40,7 +41,7 @@ func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
 	if p := m.peers[target]; p != nil {
 		a.source = p.source
 	}
-	a.fetch.Gen = a.source.Gen.Load()
+	a.fetch.Gen, a.tagPos = a.source.Gen.Load(), c.near.TagPos()
 	f.State.current.Store(a)
 	return a
 }
@@ -425,13 +426,13 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		if rep.Flags&transport.ReplyLoaded != 0 {
 			res.info.Tier = TierOrigin
 		}
-		c.keep(f, a, rep, near.Item[V]{Value: v}, c.sizeOf(f, v, rep.Value))
+		c.keep(f, a, rep, near.Item[V]{Value: v, Mark: answeredMark(rep)}, c.sizeOf(f, v, rep.Value))
 		f.Finish(res, nil)
 	case transport.StatusAbsent:
 		if c.outdated(f.Key, a, rep) {
 			return unreadable
 		}
-		c.keep(f, a, rep, near.Item[V]{Absent: true}, 0)
+		c.keep(f, a, rep, near.Item[V]{Absent: true, Mark: answeredMark(rep)}, 0)
 		f.Finish(result[V]{info: Info{Tier: TierOwner, Age: max(rep.Age, 0), Member: a.member()}}, ErrNotFound)
 	case transport.StatusStale:
 		return c.serveStale(f, a, rep)
@@ -478,18 +479,19 @@ func (x *fetch[V]) succeed() {
 	x.ctx = x.f.Context(x.ctx)
 }
 
-// outdated tells whether an answer may be older than this process' own invalidation of the key (R16). The load began before the answer
+// outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). The load began before the answer
 // was given: one that was waited for was given when it came, any other one not before it was asked for.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	now := c.clock.Now()
-	if !c.own.Active(now) {
+	if !c.own.Active(now) && !c.ownTags.Active(now) {
 		return false
 	}
 	given := a.sent
 	if rep.Flags&transport.ReplyLoaded != 0 {
 		given = c.clock.Exact()
 	}
-	return c.own.Old(key, given-int64(rep.Age), now)
+	loaded := given - int64(rep.Age)
+	return c.own.Old(key, loaded, now) || c.outdatedTags(answeredMark(rep), loaded, now)
 }
 
 // sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.
@@ -538,7 +540,7 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 	it.LoadedAt = now - int64(rep.Age)
 	it.Version = rep.Version
 	it.Member = a.member()
-	it.Source, it.Gen, it.Seq = a.source, a.fetch.Gen, rep.Seq
+	it.Source, it.Gen, it.Seq, it.Mark = a.source, a.fetch.Gen, rep.Seq, it.Mark.At(a.tagPos)
 	it.Free = a.sent + int64(c.node.bound)
 	installed := c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
 		if f.IsSplit() || c.closed.Load() || c.node.members.Load() != a.m {

@@ -205,11 +205,6 @@ func (c *Cache[V]) Expire(ctx context.Context, keys ...string) error {
 	return c.invalidate(ctx, keys, transport.FlagSoft)
 }
 
-// InvalidateTag is not available yet: it returns a *ConfigError.
-func (c *Cache[V]) InvalidateTag(_ context.Context, _ ...string) error {
-	return notYet("InvalidateTag")
-}
-
 // Update is not available yet: it returns a *ConfigError, and commit is not run.
 func (c *Cache[V]) Update(_ context.Context, _ []string, _ func(context.Context) error) error {
 	return notYet("Update")

@@ -24,7 +24,9 @@ type keyspace struct {
 	limiter  *origin.Limiter
 	local    local
 	own      *invalidation.OwnView
+	ownTags  *invalidation.OwnView // of tags, as tagKeys names them
 	owed     *invalidation.Owed
+	owedTags *invalidation.Owed // of tags
 	holdings holdings
 	settled  bell // rung when something is not owed any more, and with every tick
 	count    counters
@@ -43,6 +45,8 @@ type local interface {
 	forget(key string)
 	// forgetAll does so for all keys.
 	forgetAll()
+	// forgetTags drops the near copies with one of the tags, and ends the sharing of all flights.
+	forgetTags(hashes []uint64, now int64)
 	// overtaken applies an event of the key from the member that src stands for.
 	overtaken(key string, src *near.Source, seq uint64)
 	// missed ends the sharing of all flights, after events were missed: some of them may hold an old value (R1b).
@@ -106,7 +110,11 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	if n.cfg.NearBytes < 0 || p.nearBytes < 0 {
 		p.nearTTL = -1 // nowhere to keep near copies: nobody need announce anything for them
 	}
-	ks := &keyspace{name: name, node: n, policy: p, local: l, own: invalidation.NewOwnView(), owed: invalidation.NewOwed(maxOwed)}
+	ks := &keyspace{
+		name: name, node: n, policy: p, local: l,
+		own: invalidation.NewOwnView(), ownTags: invalidation.NewOwnView(),
+		owed: invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
+	}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
@@ -132,6 +140,7 @@ func (ks *keyspace) dropped(key string) {
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
 	ks.own.Tick(now)
+	ks.ownTags.Tick(now)
 	ks.repay(now)
 	ks.settled.ring()
 }
@@ -192,11 +201,13 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Shed:            lim.Shed,
 		Rejected:        c.rejected.Load(),
 		TooLarge:        c.tooLarge.Load(),
+		OverTagged:      c.overTagged.Load(),
 		Undecodable:     c.undecodable.Load(),
 		NotInstalled:    c.notKept.Load(),
 		Misrouted:       c.misrouted.Load(),
 		PeerErrors:      c.peerErrors.Load(),
 		Invalidations:   c.invalidated.Load(),
+		TagsInvalidated: c.tagsInvalidated.Load(),
 		Evictions:       sh.Evictions + ne.Evictions,
 		Expirations:     sh.Expirations + ne.Expirations,
 		NegativeEntries: sh.Counted,

@@ -24,6 +24,14 @@ func (c *Cache[V]) forgetAll() {
 	c.near.Clear()
 }
 
+// forgetTags drops the near copies that have one of the tags. Flights may bring such a value too, and nobody knows which: callers that come from
+// now on share none of them, and what they bring is judged by its mark.
+func (c *Cache[V]) forgetTags(hashes []uint64, now int64) {
+	c.flights.CloseAll()
+	c.refreshes.CloseAll()
+	c.near.InvalidateTags(hashes, now)
+}
+
 // overtaken applies event seq of the member that src stands for. Order: the mark on the flight first, then the drop (see
 // near.Cache.Install). Callers that come from now on do not share a flight that may have been answered before the event.
 func (c *Cache[V]) overtaken(key string, src *near.Source, seq uint64) {

@@ -153,6 +153,9 @@ func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near t
 	rep.Near = min(near, rep.TTL)
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
+	if tags, known := v.Mark.Tags(); known {
+		rep.Tags, rep.Flags = tags, rep.Flags|transport.ReplyTagged
+	}
 }
 
 // stale fills in a value past its lifetime, which nobody keeps.
@@ -296,6 +299,7 @@ func (ks *keyspace) value(req *transport.Request, r route, now int64) shard.Valu
 		Absent:   req.Flags&transport.FlagAbsent != 0,
 		LoadedAt: loaded,
 		Version:  req.Version,
+		Mark:     markOf(req.Tags, req.Flags&transport.FlagTagged != 0),
 		Soft:     loaded + int64(ttl),
 		Hard:     loaded + int64(ttl),
 	}

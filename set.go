@@ -100,9 +100,13 @@ func (c *Cache[V]) setRequest(key string, v V, opts []SetOption) (req *transport
 	if len(b) > c.policy.maxValueBytes {
 		return nil, ErrValueTooLarge
 	}
+	tags, known := c.tagsOf(key, v)
+	if known {
+		o.flags |= transport.FlagTagged
+	}
 	c.noteLifetime(o.ttl)
 	return &transport.Request{
-		Op: transport.OpSet, Flags: o.flags, Keyspace: c.name, Key: key,
+		Op: transport.OpSet, Flags: o.flags, Keyspace: c.name, Key: key, Tags: tags,
 		TTL: min(o.ttl, transport.MaxDuration), Version: o.version, Value: b, HasValue: true,
 	}, nil
 }
@@ -183,7 +187,8 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 	if err != nil {
 		return v, false, ctx.Err()
 	}
-	if rep.Status != transport.StatusHit || c.own.Old(key, sent-int64(rep.Age), c.clock.Now()) {
+	now, loaded := c.clock.Now(), sent-int64(rep.Age)
+	if rep.Status != transport.StatusHit || c.own.Old(key, loaded, now) || c.outdatedTags(answeredMark(&rep), loaded, now) {
 		return v, false, nil
 	}
 	if v, err = decode(c.cfg.Codec, rep.Value); err != nil {

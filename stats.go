@@ -46,11 +46,13 @@ type KeyspaceStats struct {
 	Shed            uint64 // loads that found no slot in time
 	Rejected        uint64 // fills refused: lease revoked or version older
 	TooLarge        uint64 // values that were returned but not cached because of their size
+	OverTagged      uint64 // values with too many or too long tags: every InvalidateTag ends them
 	Undecodable     uint64 // entries that the codec could not decode: taken for misses
 	NotInstalled    uint64 // answers that were not kept as near copies, because an invalidation or a ring change overtook them
 	Misrouted       uint64 // answers "not the owner", or "unknown keyspace"
 	PeerErrors      uint64
 	Invalidations   uint64 // keys invalidated here, whoever sent them
+	TagsInvalidated uint64 // tags invalidated here, whoever sent them
 	Evictions       uint64
 	Expirations     uint64
 	HotKeys         int64 // promoted or pinned here
@@ -79,11 +81,14 @@ type counters struct {
 	loadErrors  atomic.Uint64
 	rejected    atomic.Uint64
 	tooLarge    atomic.Uint64
+	overTagged  atomic.Uint64
 	undecodable atomic.Uint64
 	notKept     atomic.Uint64
 	misrouted   atomic.Uint64
 	peerErrors  atomic.Uint64
 	invalidated atomic.Uint64
+
+	tagsInvalidated atomic.Uint64
 }
 
 // Stats returns a snapshot. Counters are read one after the other: sums over several of them may be off by what happens meanwhile. Its

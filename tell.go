@@ -19,6 +19,8 @@ type telling struct {
 	ks    *keyspace
 	keys  []string // each once; none: the whole keyspace
 	flags uint32   // of the requests
+	tags  []string // in place of keys: what has one of them, everywhere
+	owed  *invalidation.Owed
 	began int64
 	wide  bool                           // all that can be reached are told, whoever owns the keys
 	asked map[membership.Target][]string // what was passed to whom, whatever came of it
@@ -31,7 +33,7 @@ type telling struct {
 // errand is what a member did not confirm, and is owed since.
 type errand struct {
 	member string
-	keys   []string
+	part   []string // of the keys, or tags; none: the whole keyspace
 	round  uint64
 }
 
@@ -44,7 +46,13 @@ func (ks *keyspace) newTelling(keys []string, flags uint32) *telling {
 			return again
 		})
 	}
-	return &telling{ks: ks, keys: keys, flags: flags, began: ks.node.clock.Exact(), asked: make(map[membership.Target][]string)}
+	return &telling{ks: ks, keys: keys, owed: ks.owed, flags: flags, began: ks.node.clock.Exact(), asked: make(map[membership.Target][]string)}
+}
+
+func (ks *keyspace) newTagTelling(tags []string) *telling {
+	t := ks.newTelling(nil, 0)
+	t.tags, t.owed = tags, ks.owedTags
+	return t
 }
 
 // run tells everybody who has to hear of it, and returns nil when all of them who count have confirmed, or can hold nothing any more. When ctx
@@ -72,6 +80,10 @@ func (t *telling) round(ctx context.Context, m *members) {
 		case !ok, target.ID != m.Me().ID && n.gone(m, target.ID, now):
 		case target.ID == m.Me().ID:
 			t.ks.drop(part, 0, t.flags)
+		case len(t.tags) > 0:
+			for chunk := range slices.Chunk(t.tags, transport.MaxTags) {
+				asks = append(asks, func() { t.ask(ctx, m, target, chunk) })
+			}
 		case len(t.keys) == 0:
 			asks = append(asks, func() { t.ask(ctx, m, target, nil) })
 		default:
@@ -146,16 +158,20 @@ func (t *telling) unasked(target membership.Target, part []string) (rest []strin
 	return rest, len(rest) > 0
 }
 
-// ask tells one member. What one that counts does not confirm it is owed from now on.
-func (t *telling) ask(ctx context.Context, m *members, target membership.Target, keys []string) {
+// ask tells one member of keys, or tags. What one that counts does not confirm it is owed from now on.
+func (t *telling) ask(ctx context.Context, m *members, target membership.Target, part []string) {
 	ks, flags := t.ks, t.flags
 	if !target.Counts {
 		flags |= transport.FlagForwarded
 	}
+	req := ks.node.invalidateRequest(ks.name, part, flags)
+	if len(t.tags) > 0 {
+		req = ks.node.tagsRequest(ks.name, part)
+	}
 	p := m.peer(target.ID)
 	err := transport.ErrDown
 	if ks.node.reachable(ctx, p) {
-		err = ks.node.pass(ctx, p, ks.node.invalidateRequest(ks.name, keys, flags))
+		err = ks.node.pass(ctx, p, req)
 	}
 	if err != nil {
 		ks.count.peerErrors.Add(1)
@@ -163,10 +179,10 @@ func (t *telling) ask(ctx context.Context, m *members, target membership.Target,
 	if err == nil || !target.Counts {
 		return // what stand-ins hold lives a Bound at most
 	}
-	round := ks.owed.Owe(target.ID, keys, ks.node.clock.Exact()+int64(ks.staleFor()))
+	round := t.owed.Owe(target.ID, part, ks.node.clock.Exact()+int64(ks.staleFor()))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.open = append(t.open, errand{member: target.ID, keys: keys, round: round})
+	t.open = append(t.open, errand{member: target.ID, part: part, round: round})
 	t.last = err
 }
 
@@ -178,7 +194,7 @@ func (t *telling) wait(ctx context.Context, m *members) (again bool, err error) 
 	}
 	for {
 		news := ks.settled.next()
-		t.open = slices.DeleteFunc(t.open, func(e errand) bool { return ks.owed.Settled(e.member, e.round) })
+		t.open = slices.DeleteFunc(t.open, func(e errand) bool { return t.owed.Settled(e.member, e.round) })
 		now := n.clock.Exact()
 		cut := n.cutOff(m, now)
 		switch {
@@ -218,7 +234,7 @@ func (t *telling) partial(m *members, cut error) error {
 	e := &PartialError{StaleFor: t.ks.staleFor(), Err: t.last}
 	for _, o := range t.open {
 		e.Members = append(e.Members, o.member)
-		e.Keys = append(e.Keys, o.keys...)
+		e.Keys = append(e.Keys, o.part...)
 	}
 	if cut != nil {
 		e.Members, e.Keys, e.Err = append(e.Members, m.Me().ID), slices.Clone(t.keys), cut
@@ -226,6 +242,9 @@ func (t *telling) partial(m *members, cut error) error {
 	slices.Sort(e.Members)
 	slices.Sort(e.Keys)
 	e.Members, e.Keys = slices.Compact(e.Members), slices.Compact(e.Keys)
+	if len(t.tags) > 0 {
+		e.Tags, e.Keys = slices.Clone(t.tags), nil
+	}
 	if e.Err == nil {
 		e.Err = context.DeadlineExceeded // the members changed until then
 	}

@@ -134,6 +134,18 @@ func (g *Group[T, S]) SplitAll() {
 	}
 }
 
+// CloseAll closes every flight.
+func (g *Group[T, S]) CloseAll() {
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		for _, f := range s.flights {
+			f.joinable = false
+		}
+		s.mu.Unlock()
+	}
+}
+
 // Len returns how many flights are in the table.
 func (g *Group[T, S]) Len() int {
 	n := 0
