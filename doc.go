@@ -25,8 +25,9 @@
 // # Staleness
 //
 // When Invalidate returns nil no member serves a value loaded before the call for longer than NodeConfig.Bound, and the calling
-// process does not serve it at all. A load that was under way when the key was invalidated is not stored. When an owner did
-// not confirm, and may still hold it, the error is a *PartialError that says how long an old copy may live. docs/protocol.md has the rules.
+// process does not serve it at all. InvalidateTag promises the same for all values that have a tag (Config.TagsOf). A load that was
+// under way when the key, or a tag of its value, was invalidated is not stored. When an owner did not confirm, and may still hold it,
+// the error is a *PartialError that says how long an old copy may live. docs/protocol.md has the rules.
 //
 // # Failures
 //

@@ -118,6 +118,30 @@ func ExampleCache_Invalidate() {
 	// {Lamp 1490} <nil>
 }
 
+func ExampleCache_InvalidateTag() {
+	ctx := context.Background()
+	db := table{"1": {"Lamp", 1990}, "2": {"Lamp", 2490}, "3": {"Chair", 4900}}
+	products, err := nearcache.New(nil, "product", nearcache.Config[product]{
+		Load:   db.product,
+		TagsOf: func(_ string, p product) []string { return []string{"name:" + p.Name} },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer products.Close(ctx)
+	keys := []string{"1", "2", "3"}
+	fmt.Println(products.GetMany(ctx, keys))
+	db["1"], db["2"], db["3"] = product{"Lamp", 1490}, product{"Lamp", 1890}, product{"Chair", 3900} // the database commit
+	if err := products.InvalidateTag(ctx, "name:Lamp"); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(products.GetMany(ctx, keys)) // nobody has invalidated the chair
+	// Output:
+	// map[1:{Lamp 1990} 2:{Lamp 2490} 3:{Chair 4900}] <nil>
+	// map[1:{Lamp 1490} 2:{Lamp 1890} 3:{Chair 4900}] <nil>
+}
+
 func ExampleNode_Handler() {
 	node, err := nearcache.Start(context.Background(), nearcache.NodeConfig{})
 	if err != nil {

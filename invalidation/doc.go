@@ -24,6 +24,6 @@
 //  3. P answers a renewal only after everything it appended before it got the renewal. So a lease that lasts beyond (acknowledgement + H)
 //     was asked for after the acknowledgement, and its answer came behind the event, or showed that the event was missed.
 //
-// Package invalidation does not yet know acknowledgements by near copies (R12), tags' floors (R15): Event and Batch have
-// room for what they need.
+// Package invalidation does not yet know acknowledgements by near copies (R12). Tags (R15) are events to it; what they end is the matter of
+// internal/tag.
 package invalidation

@@ -1,6 +1,6 @@
 package invalidation
 
-// Event says that a key, or with All its whole keyspace, changed at the origin.
+// Event says that a key, or with All its whole keyspace, changed at the origin; with All and Tags only what has one of the tags.
 //
 // Ownership: the log keeps the strings and the slice. They must never change and must not alias a receive buffer.
 type Event struct {
