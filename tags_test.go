@@ -136,6 +136,29 @@ func TestAnOldLoadOfATagIsNotStored(t *testing.T) {
 	}
 }
 
+// R3: an answer that an invalidation of its tag has overtaken becomes no near copy.
+func TestAnAnswerOvertakenByATagIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3, testcluster.PeerTimeout(2*time.Second))
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute, TagsOf: func(string, int) []string { return []string{"tag"} }})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		wantEverywhere(t, "the owner", caches[:1], key, 1)
+		c.Network.Delay(testcluster.Host(0), testcluster.Host(1), 400*time.Millisecond)
+		var wg sync.WaitGroup
+		wg.Go(func() { wantEverywhere(t, "the overtaken caller", caches[1:2], key, 1) })
+		time.Sleep(100 * time.Millisecond)
+		db.write(key, 2)
+		if err := caches[2].InvalidateTag(t.Context(), "tag"); err != nil { // n1 hears it from n2 before n0's answer
+			t.Fatal(err)
+		}
+		wg.Wait()
+		time.Sleep(10 * time.Millisecond)
+		wantEverywhere(t, "after the answer", caches, key, 2)
+	})
+}
+
 // Neither a stand-in nor a node that loads alone has an old value for those who come after the invalidation of its tag.
 func TestTagsAtStandInsAndAlone(t *testing.T) {
 	for _, nodes := range []int{3, 2} { // of two nodes the one that is left has nobody to ask
@@ -143,7 +166,6 @@ func TestTagsAtStandInsAndAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := testcluster.Bubble(t, nodes)
 				var took atomic.Int64
-				took.Store(int64(600 * time.Millisecond))
 				db := newDatabase(func() time.Duration { return time.Duration(took.Load()) })
 				caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TagsOf: groupOf})
 				var keys []string
@@ -158,16 +180,21 @@ func TestTagsAtStandInsAndAlone(t *testing.T) {
 					t.Fatal(err)
 				}
 				var wg sync.WaitGroup
+				took.Store(int64(5 * time.Second))
 				wg.Go(func() { _, _ = caches[1].Get(t.Context(), keys[1]) })
 				time.Sleep(200 * time.Millisecond)
 				took.Store(int64(time.Millisecond))
 				for _, k := range keys {
 					db.write(k, 2)
 				}
-				var partial *nearcache.PartialError
 				err := caches[nodes-1].InvalidateTag(t.Context(), "red")
-				if !errors.As(err, &partial) || !slices.Equal(partial.Members, []string{"n0"}) || !slices.Equal(partial.Tags, []string{"red"}) || partial.StaleFor <= 0 {
-					t.Errorf("got %v, want a *PartialError for red and n0", err)
+				if nodes == 2 { // no majority, so that nobody knows what n0 has
+					partial, ok := errors.AsType[*nearcache.PartialError](err)
+					if !ok || !slices.Contains(partial.Members, "n0") || !slices.Equal(partial.Tags, []string{"red"}) || partial.StaleFor <= 0 || len(partial.Keys) > 0 {
+						t.Errorf("got %v, want a *PartialError for red and n0", err)
+					}
+				} else if err != nil {
+					t.Error(err)
 				}
 				for range 10 {
 					for _, k := range keys {
@@ -183,7 +210,7 @@ func TestTagsAtStandInsAndAlone(t *testing.T) {
 }
 
 // R9, R7: a member that was cut off from everybody when a tag was invalidated serves nothing old two Bounds after the cut, nor when it
-// is back; one that only the caller did not reach is told when it can be reached.
+// is back; one that only the caller does not reach is told of the tag through another.
 func TestAMemberThatMissedATag(t *testing.T) {
 	for _, alone := range []bool{true, false} {
 		t.Run(fmt.Sprint("cut off from everybody: ", alone), func(t *testing.T) {
@@ -207,18 +234,18 @@ func TestAMemberThatMissedATag(t *testing.T) {
 				for _, k := range keys {
 					db.write(k, 2)
 				}
-				err := caches[0].InvalidateTag(t.Context(), "red")
-				if err != nil && !errors.As(err, new(*nearcache.PartialError)) {
+				if err := caches[0].InvalidateTag(t.Context(), "red"); err != nil {
 					t.Fatal(err)
+				}
+				if got := caches[2].Stats(); !alone && (got.TagsInvalidated == 0 || got.Invalidations > 0) {
+					t.Errorf("relayed: got %d tags and %d keys invalidated, want the tag and nothing else", got.TagsInvalidated, got.Invalidations)
 				}
 				for _, k := range keys {
 					wantEverywhere(t, "the caller", caches[:1], k, 2)
 				}
 				time.Sleep(2200 * time.Millisecond)
-				if alone || err == nil {
-					for _, k := range keys {
-						wantEverywhere(t, "two Bounds after the cut", caches, k, 2)
-					}
+				for _, k := range keys {
+					wantEverywhere(t, "two Bounds after the cut", caches, k, 2)
 				}
 				c.Network.HealAll()
 				time.Sleep(time.Second)
@@ -311,7 +338,7 @@ func TestMoreTagsThanPlaces(t *testing.T) {
 // R16: a member that was not told of a tag's invalidation does not bring the old value back to the process that made it.
 func TestTheCallersOwnViewOfTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := testcluster.Bubble(t, 3)
+		c := testcluster.Bubble(t, 2)
 		c.Warm()
 		db := newDatabase(func() time.Duration { return time.Millisecond })
 		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1, TTL: time.Hour, TagsOf: groupOf})
