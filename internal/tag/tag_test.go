@@ -3,6 +3,7 @@ package tag
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -32,9 +33,9 @@ func (n *naive) dead(m Mark, since int) bool {
 
 // newest returns the time of the last invalidation that concerns m, or 0.
 func (n *naive) newest(m Mark) int64 {
-	for i := len(n.done) - 1; i >= 0; i-- {
+	for i, in := range slices.Backward(n.done) {
 		if n.dead(m, i) {
-			return n.done[i].at
+			return in.at
 		}
 	}
 	return 0
