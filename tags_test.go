@@ -159,6 +159,31 @@ func TestAnAnswerOvertakenByATagIsNotKept(t *testing.T) {
 	})
 }
 
+// A copy that a member took after it had been told, from an owner that had not been told yet, goes when the owner is: by the owner's log.
+func TestACopyTakenBeforeTheOwnerIsToldOfATag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3, testcluster.PeerTimeout(2*time.Second))
+		db := newDatabase(func() time.Duration { return 0 })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: time.Minute, TagsOf: func(string, int) []string { return []string{"tag"} }})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		wantEverywhere(t, "the owner", caches[:1], key, 1)
+		c.Network.Delay(testcluster.Host(2), testcluster.Host(0), 300*time.Millisecond)
+		var wg sync.WaitGroup
+		db.write(key, 2)
+		wg.Go(func() {
+			if err := caches[2].InvalidateTag(t.Context(), "tag"); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(100 * time.Millisecond)
+		wantEverywhere(t, "a member that has been told, before the owner is", caches[1:2], key, 1)
+		wg.Wait()
+		synctest.Wait()
+		wantEverywhere(t, "afterwards", caches, key, 2)
+	})
+}
+
 // Neither a stand-in nor a node that loads alone has an old value for those who come after the invalidation of its tag.
 func TestTagsAtStandInsAndAlone(t *testing.T) {
 	for _, nodes := range []int{3, 2} { // of two nodes the one that is left has nobody to ask
