@@ -395,12 +395,12 @@ func (x *fetch[V]) next() int {
 	return -1
 }
 
-// becomeUntold sees to it that nobody joins the flight once it is a Bound old (R1b): what the owner tells does not concern it, so that
-// its value may be old by then, however well the owner is heard.
+// becomeUntold sees to it that nobody joins the flight once it is half a Bound old (R1b): what the owner tells does not concern it, so that
+// its value may be old by then, however well the owner is heard. The other half is for the load that it waits for at a stand-in.
 func (x *fetch[V]) becomeUntold() {
 	if x.untold == nil {
 		age := x.c.clock.Now() - x.f.Started
-		x.untold = time.AfterFunc(x.c.node.bound-time.Duration(age), x.f.Close)
+		x.untold = time.AfterFunc(x.c.node.bound/2-time.Duration(age), x.f.Close)
 	}
 }
 

@@ -122,6 +122,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		Tokens:      &n.tokens,
 		Dropped:     ks.dropped,
 		Seq:         n.log.Seq,
+		Cap:         ks.cap,
 		Limits:      &n.standing.limits,
 		Lag:         int64(p.lag),
 	})
@@ -134,6 +135,14 @@ func (ks *keyspace) dropped(key string) {
 		return
 	}
 	ks.node.log.Append(invalidation.Event{Keyspace: ks.name, Key: strings.Clone(key)})
+}
+
+// cap is how long what is loaded for a key from now on may live, 0 for its lifetime (R7). It runs under the shard's lock.
+func (ks *keyspace) cap(key string, now int64) time.Duration {
+	if ks.node.capped(ks.route(key), now) {
+		return ks.node.bound
+	}
+	return 0
 }
 
 // tick looks after what ends by itself.

@@ -192,10 +192,6 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		Fresh:  req.Flags&transport.FlagFresh != 0,
 		View:   r.m.number,
 	}
-	if ks.node.capped(r, now) {
-		// The key may have been invalidated since an old load began, and nobody told this node.
-		ask.Oldest = now - int64(ks.node.bound)
-	}
 	res := ks.shard.Acquire(req.Key, ask, now)
 	if res.Kind == shard.Waiting {
 		return false

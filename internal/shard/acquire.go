@@ -11,8 +11,6 @@ type Ask struct {
 	Until  int64 // a queued asker is answered TimedOut from then on
 	// Fresh asks for a value whose load begins after this call: neither a resident entry nor a load under way does.
 	Fresh bool
-	// Oldest asks for a value whose load did not begin before it, if the asker has to wait: an older load under way does not do. 0: any does.
-	Oldest int64
 	// View is the number of the ring (see Move) by which the caller found this member responsible for the key.
 	View uint64
 }
@@ -54,7 +52,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		if s.waiters.Load() >= int64(s.cfg.MaxWaiters) {
 			return Result{Kind: Busy}
 		}
-		t.enqueue(l, ask)
+		t.enqueue(l, ask, now)
 		return Result{Kind: Waiting}
 	}
 	if len(t.leases) >= t.maxLeases {

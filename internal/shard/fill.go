@@ -53,6 +53,9 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		return eff
 	}
 	v.beganBy(l.granted)
+	if l.cap > 0 {
+		v.endBy(v.LoadedAt + l.cap)
+	}
 	v.Mark = v.Mark.At(l.tagPos)
 	if !s.tags.Alive(&v.Mark) {
 		s.rejected.Add(1)
@@ -78,7 +81,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		return eff
 	}
 	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); v.LoadedAt < end {
-		v.Soft, v.Hard = min(v.Soft, end), min(v.Hard, end)
+		v.endBy(end)
 	}
 	r := place(&tx, v, now, keep)
 	r.Seq = s.cfg.Seq()

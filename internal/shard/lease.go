@@ -25,6 +25,7 @@ type lease struct {
 	lost        bool // asker is gone
 	granted     int64
 	tagPos      int64 // of the Shard's tags when it was granted: its load begins after that (R15)
+	cap         int64 // what was loaded lives so long at most; 0: as long as its filler says
 	expires     int64 // its granted life is over
 	view        uint64
 	passed      bool // its last holder was short of loader slots
@@ -82,6 +83,7 @@ func (t *table) grant(l *lease, ask Ask, now int64) Result {
 	l.holder, l.view, l.passed = ask.Holder, ask.View, false
 	l.asker, l.lost = ask.Waiter, false
 	l.granted, l.expires, l.tagPos = now, now+ask.Life, t.s.tags.Pos()
+	l.cap = int64(t.s.cfg.Cap(l.key, now))
 	t.due.set(&l.due, l.expires)
 	return Result{Kind: Lease, Token: l.token, Seq: t.s.cfg.Seq()}
 }
@@ -154,10 +156,15 @@ func (t *table) wake(w *waiter, r Result, eff *Effect) {
 	eff.Wakes = append(eff.Wakes, Wake{Waiter: w.ask.Waiter, Result: r})
 }
 
-func (t *table) enqueue(l *lease, ask Ask) {
+func (t *table) enqueue(l *lease, ask Ask, now int64) {
 	w := &waiter{lease: l, ask: ask, prev: l.last}
 	w.due.lease, w.due.waiter, w.due.pos = l, w, -1
-	if ask.Fresh || l.granted < ask.Oldest {
+	limit := l.cap
+	if limit == 0 {
+		limit = int64(t.s.cfg.Cap(l.key, now))
+	}
+	// Half of it is for the load, the other half for those who join the asker while it waits: what they get is as old as both.
+	if ask.Fresh || limit > 0 && now-l.granted > limit/2 {
 		w.after = l.token.Number
 	}
 	if l.last == nil {

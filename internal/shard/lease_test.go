@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"testing"
+	"time"
 )
 
 // Case lease-3.
@@ -314,4 +315,22 @@ func TestAgeOfALateFill(t *testing.T) {
 	if v, _ := s.Peek("older", 6*second); v == nil || v.LoadedAt != 4*second {
 		t.Errorf("got %+v, want the age as the fill says: a value may be older than its lease", v)
 	}
+}
+
+// R7: what is loaded by a member that may not hear of an invalidation lives a Bound, however sure of itself it is when the load ends.
+func TestCapOfALease(t *testing.T) {
+	doubt := true
+	s := newTest(Config{Cap: func(string, int64) time.Duration {
+		if doubt {
+			return time.Second
+		}
+		return 0
+	}})
+	token := mustLease(t, s.Acquire("k", ask("a", nil), 2*second))
+	doubt = false
+	s.Fill("k", token, text("v", 3*second), 3*second)
+	wantValue(t, s, "k", 3*second, "nothing")
+	token = mustLease(t, s.Acquire("k", ask("a", nil), 4*second))
+	s.Fill("k", token, text("v", 4*second), 5*second)
+	wantValue(t, s, "k", 60*second, "hit v")
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/internal/tag"
@@ -48,13 +49,14 @@ func TestModel(t *testing.T) {
 func runModel(t *testing.T, seed uint64, steps int) {
 	t.Helper()
 	m := &model{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), s: newTest(Config{}), now: 1,
+		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: 1,
 		queued: map[any]string{}, grants: map[Token]int{}, began: map[int]int{}, hurt: map[string]int{},
 	}
 	for i := range 1 + seed%7 {
 		m.keys = append(m.keys, fmt.Sprint("key", i))
 	}
 	m.n = newNaive(m.keys)
+	m.s = newTest(Config{Cap: func(string, int64) time.Duration { return time.Duration(m.n.cap) }})
 	for m.step = 1; m.step <= steps; m.step++ {
 		m.op()
 		m.compareState()
@@ -157,8 +159,9 @@ func (m *model) acquire() {
 		Holder: m.member(), Waiter: &person{fmt.Sprintf("w%06d", m.names)}, Life: 1 + m.rnd.Int64N(200),
 		Until: m.now + m.rnd.Int64N(150), Fresh: m.rnd.IntN(6) == 0, View: m.viewNumber(),
 	}
+	m.n.cap = 0
 	if m.rnd.IntN(4) == 0 {
-		a.Oldest = m.now - m.rnd.Int64N(50)
+		m.n.cap = 1 + m.rnd.Int64N(100)
 	}
 	got, want := m.s.Acquire(key, a, m.now), m.n.acquire(key, a, m.now)
 	if got.Kind == Waiting {

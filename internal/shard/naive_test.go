@@ -10,6 +10,7 @@ type naive struct {
 	floor  int64
 	grants int      // numbers the leases
 	tags   []uint64 // invalidated, in their order
+	cap    int64    // Config.Cap
 }
 
 type nkey struct {
@@ -32,6 +33,7 @@ type nlease struct {
 	view   uint64
 	passed bool
 	asker  any
+	cap    int64
 	lost   bool // AskerGone
 }
 
@@ -109,7 +111,11 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 			return nwake{kind: Stale, text: stale}
 		}
 		q := nask{Ask: a}
-		if a.Fresh || k.lease.began < a.Oldest {
+		limit := k.lease.cap
+		if limit == 0 {
+			limit = n.cap
+		}
+		if a.Fresh || limit > 0 && now-k.lease.began > limit/2 {
 			q.after = k.lease.grant
 		}
 		k.queue = append(k.queue, q)
@@ -122,7 +128,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 
 func (n *naive) grant(k *nkey, a Ask, now int64) nwake {
 	n.grants++
-	k.lease = &nlease{grant: n.grants, began: now, since: len(n.tags), holder: a.Holder, until: now + a.Life, view: a.View, asker: a.Waiter}
+	k.lease = &nlease{grant: n.grants, began: now, since: len(n.tags), holder: a.Holder, until: now + a.Life, view: a.View, asker: a.Waiter, cap: n.cap}
 	return nwake{who: a.Waiter, kind: Lease, grant: n.grants}
 }
 
@@ -183,6 +189,9 @@ func (n *naive) fill(key string, grant int, v Value, now int64, keep bool) (eff 
 	}
 	late := max(v.LoadedAt-k.lease.began, 0)
 	v.LoadedAt, v.Soft, v.Hard = v.LoadedAt-late, v.Soft-late, v.Hard-late
+	if c := k.lease.cap; c > 0 {
+		v.Soft, v.Hard = min(v.Soft, v.LoadedAt+c), min(v.Hard, v.LoadedAt+c)
+	}
 	since := k.lease.since
 	if n.dead(&v, since) {
 		eff.outcome = Rejected

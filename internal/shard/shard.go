@@ -12,6 +12,7 @@ package shard
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/internal/tag"
@@ -41,6 +42,10 @@ type Config struct {
 	// Lag is how far behind the origin a load may read: what was loaded less than it after the last invalidation of the key may be what was
 	// invalidated, and is fresh until then only (R11). 0: not at all.
 	Lag int64
+	// Cap returns how long what is loaded for key from now on may live; 0: as long as its filler says. It is asked when a lease is granted,
+	// as whoever may not hear of invalidations when a load begins may be sure of itself again when it ends (docs/protocol.md R7); and when
+	// somebody is to wait for a load, which does for half of it. It is called with a shard lock held and takes none. Nil: 0.
+	Cap func(key string, now int64) time.Duration
 	// Limits are what the Limits of this member are, for all its shards. Nil, or holding nil: none.
 	Limits *atomic.Pointer[Limits]
 	// Seq is the number of the log's last event. It may be called with a shard lock held and takes no lock. Nil: always 0.
@@ -80,6 +85,9 @@ func New(cfg Config) *Shard {
 	}
 	if cfg.Dropped == nil {
 		s.cfg.Dropped = func(string) {}
+	}
+	if cfg.Cap == nil {
+		s.cfg.Cap = func(string, int64) time.Duration { return 0 }
 	}
 	if cfg.Limits == nil {
 		s.cfg.Limits = new(atomic.Pointer[Limits])

@@ -27,6 +27,9 @@ func (v *Value) beganBy(at int64) {
 	}
 }
 
+// endBy ends the lifetime at at, if not earlier.
+func (v *Value) endBy(at int64) { v.Soft, v.Hard = min(v.Soft, at), min(v.Hard, at) }
+
 // older tells whether version is higher than v's, which has one.
 func (v *Value) older(version uint64) bool { return v.Version > 0 && v.Version < version }
 
