@@ -40,6 +40,7 @@ type ack struct {
 	at      int64
 	version int
 	heals   int64 // of a partial one: until then older versions may be read
+	by      *node // who owes a partial one; nil: nobody
 }
 
 // view is what one process knows of a key.
@@ -96,6 +97,9 @@ func (c *checker) ended(n *node, key string, version int, err *partialError) {
 	}
 	c.partial++
 	a.heals = a.at + int64(err.staleFor)
+	if len(err.members) > 0 {
+		a.by = n
+	}
 	h.partials = insert(h.partials, a)
 }
 
@@ -158,8 +162,25 @@ func (c *checker) read(g *reading, res result) {
 			c.violation("unhealed", g.key, "%s reads %s (%s) %v after the invalidation of version %d", g.n.id, res.value, res.tier, time.Duration(age), of.version)
 		}
 	}
+	c.healed(g, h, version, res)
 	c.viewed(g, h, version, res)
 }
+
+// healed checks a read of the quiet time: what was owed has been paid by then, if its writer lives (R9).
+func (c *checker) healed(g *reading, h *history, version int, res result) {
+	if !c.w.quiet || g.start < c.w.calmAt+int64(healTime) {
+		return
+	}
+	for _, a := range h.partials {
+		if a.version > version && a.by != nil && !a.by.dead {
+			c.violation("owed", g.key, "%s reads %s (%s) long after all is well, and %s owes version %d", g.n.id, res.value, res.tier, a.by.id, a.version)
+			return
+		}
+	}
+}
+
+// healTime is how long what is owed may take to be paid once nothing fails any more.
+const healTime = 5 * time.Second
 
 // viewed checks the read against what its process has seen and done.
 func (c *checker) viewed(g *reading, h *history, version int, res result) {
@@ -170,7 +191,7 @@ func (c *checker) viewed(g *reading, h *history, version int, res result) {
 	if version < v.seen && g.start > v.seenAt {
 		if age, _ := oldest(h.acks, version, g.start); age > 0 {
 			c.backwards++
-			if c.w.cfg.Faults.stable() {
+			if c.w.healthy {
 				c.violation("backwards", g.key, "%s reads %s (%s) after version %d", g.n.id, res.value, res.tier, v.seen)
 			}
 		}
@@ -184,7 +205,7 @@ func (c *checker) viewed(g *reading, h *history, version int, res result) {
 // loads checks that a load is the key's only one, where nobody fails: one that an invalidation has made old does not count.
 func (c *checker) loads(l *loading) {
 	h := c.keys[l.key]
-	if !c.w.cfg.Faults.none() || h.active > 0 {
+	if !c.w.healthy || h.active > 0 || h.touched >= l.asked {
 		return
 	}
 	for _, other := range c.w.origin.running[l.key] {
@@ -216,8 +237,5 @@ func (c *checker) finished() {
 
 // none tells that nothing fails.
 func (f *Faults) none() bool {
-	return f.stable() && f.Loss == 0 && f.TailShare == 0 && !f.Isolate && !f.Cut && !f.OneWay && !f.Pause && f.FailedLoads == 0
+	return f.Loss == 0 && f.TailShare == 0 && f.FailedLoads == 0 && !f.Crash && !f.Leave && !f.Isolate && !f.Cut && !f.OneWay && !f.Pause
 }
-
-// stable tells that the members do not change.
-func (f *Faults) stable() bool { return !f.Crash && !f.Leave && !f.Isolate }

@@ -23,12 +23,14 @@ func (f *followed) speaker(incarnation uint64) uint64 {
 // received applies a message of the coherence stream (Node.Received).
 func (n *node) received(s *stream, d *down) {
 	b, inc := &d.batch, d.incarnation
-	n.frame(s.c.to.id, d.frame)
+	s.c.p.leaving = s.c.p.leaving || d.frame.leaving
 	if !d.frame.inView {
 		n.unlisted()
 	}
 	if b.Renewed {
-		n.reports[s.c.to.id] = report{at: s.renewed[b.Nonce], ages: d.ages}
+		now := n.exact()
+		n.keepTenure(now)
+		n.hearing.contacts.Reported(s.c.p.id, d.silent, s.renewed[b.Nonce], now)
 	}
 	n.follow(s.c.p, func(f *followed) {
 		f.view = d.frame.view
@@ -51,6 +53,9 @@ func (n *node) received(s *stream, d *down) {
 			f.apply(n, f.follower.Renewed(f.speaker(inc), b.Seq, sent, n.w.cfg.Bound))
 		}
 	})
+	if d.frame.view != n.members.Ring.Fingerprint() && n.members.Ring.Index(s.c.p.id) >= 0 {
+		n.hearing.unequal = true
+	}
 }
 
 // follow runs f with what this node knows of the peer's log (Node.follow).

@@ -7,7 +7,6 @@ import (
 	"github.com/nearcache/nearcache/internal/shard"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/near"
-	"github.com/nearcache/nearcache/ring"
 )
 
 // standing is how sure a node is of what it owns, as the root's (R7).
@@ -26,6 +25,14 @@ func (n *node) capped(r route, now int64) bool {
 	rules := &n.w.cfg.Rules
 	return !r.owns() && rules.StandInCap || n.standing.tenure.CappedAt(now) ||
 		rules.Gained && r.m.Gained(r.hash, now, func(id string) bool { return r.m.agrees(id, now) })
+}
+
+// cap is how long what is loaded for a key from now on may live (keyspace.cap).
+func (n *node) cap(key string, now int64) time.Duration {
+	if n.w.cfg.Rules.CapLeases && n.capped(n.route(key), now) {
+		return n.w.cfg.Bound
+	}
+	return 0
 }
 
 // agrees tells whether a member is connected and goes by the same ring (members.agrees).
@@ -52,17 +59,14 @@ func (n *node) majority(m *members, now int64) int {
 func (n *node) tickDoubt(now int64) {
 	m := n.members
 	var leases []int64
-	differs := false
 	for _, p := range m.peers {
 		if p == nil {
 			continue
 		}
-		until := p.source.LeaseUntil.Load()
-		leases = append(leases, until)
-		if now < until && !m.agrees(p.id, now) {
-			differs = true
-		}
+		leases = append(leases, p.source.LeaseUntil.Load())
 	}
+	differs := n.differs(now)
+	n.hearing.unequal = differs
 	need := n.majority(m, now)
 	n.update(func(d *invalidation.Doubt) bool { return d.Heard(leases, need, differs, now) })
 }
@@ -99,73 +103,4 @@ func (n *node) update(happen func(*invalidation.Doubt) (entered bool)) {
 	if entered {
 		n.wake()
 	}
-}
-
-// What follows are models of R8b and R9b.
-
-// heardOf is what a member's last frame said, in whatever direction it came.
-type heardOf struct {
-	at   int64
-	view uint64
-}
-
-// frame notes what every frame of a member says about its ring.
-func (n *node) frame(from string, f frame) { n.heard[from] = heardOf{at: n.exact(), view: f.view} }
-
-// differs tells whether a connected member's last frame carried another view.
-func (n *node) differs(now int64) bool {
-	mine := n.members.Ring.Fingerprint()
-	for _, id := range n.w.ids {
-		if h, ok := n.heard[id]; ok && h.view != mine && now-h.at < int64(n.w.cfg.Bound) {
-			return true
-		}
-	}
-	return false
-}
-
-// pastOwners calls yield for the owners of a key by the rings of the last W.
-func (n *node) pastOwners(key string, now int64, yield func(id string)) {
-	for _, p := range n.members.Past {
-		if o := p.Ring.Owner(ring.Hash(keyspaceName, key)); o >= 0 && now < p.Until {
-			yield(p.Ring.Members()[o].ID)
-		}
-	}
-}
-
-// ages returns how long ago this node has last heard a renewal of each member: of one that it never heard, since its own start.
-func (n *node) ages() map[string]int64 {
-	now := n.exact()
-	ages := make(map[string]int64, len(n.w.ids))
-	for _, id := range n.w.ids {
-		ages[id] = now - n.renewals[id]
-	}
-	return ages
-}
-
-// report is what a member says about the others.
-type report struct {
-	at   int64
-	ages map[string]int64
-}
-
-// goneSilent tells that a member has had no contact with any member that this node can reach for so long that whatever it holds is dead,
-// this node itself not being cut off (R9).
-func (n *node) goneSilent(id string) bool {
-	now, bound := n.exact(), int64(n.w.cfg.Bound)
-	enough := bound*5/4 + bound + int64(200*time.Millisecond)
-	if n.fenced(now) || now-n.renewals[id] < enough {
-		return false
-	}
-	for _, o := range n.w.ids {
-		r, ok := n.reports[o]
-		if o != id && ok && now-r.at < bound && r.ages[id] < enough {
-			return false
-		}
-	}
-	return true
-}
-
-func (n *node) fenced(now int64) bool {
-	n.keepTenure(now)
-	return n.standing.tenure.Fenced
 }

@@ -37,7 +37,7 @@ func (w *world) breakThings() {
 
 // calm ends all faults and the load.
 func (w *world) calm() {
-	w.quiet = true
+	w.quiet, w.calmAt = true, w.now
 	w.note("", "everything heals")
 	f := &w.cfg.Faults
 	*f = Faults{ClockRate: f.ClockRate, Learn: f.Learn, Crash: f.Crash, Leave: f.Leave, Isolate: f.Isolate, Pause: f.Pause}
@@ -224,7 +224,7 @@ func (w *world) leave(i int) {
 	w.announce(i, false, nil)
 	back := 5*int64(w.cfg.Bound) + w.between(0, int64(4*time.Second))
 	if closes {
-		w.after(w.between(0, 5*int64(w.cfg.Bound)), func() { n.crash(false) })
+		w.after(w.between(0, 5*int64(w.cfg.Bound)), func() { n.event(n.drain) })
 	}
 	w.during(back+5*int64(w.cfg.Bound), func() {})
 	w.after(back, func() {

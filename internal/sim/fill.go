@@ -131,7 +131,7 @@ func (n *node) orphan(l *call, rep *reply) {
 func (n *node) exchange(m *members, target int, req *request, done func(*reply, error)) {
 	if target == m.Self {
 		var rep reply
-		n.answer(req, &rep, false)
+		n.answer(req, &rep, nil)
 		rep.incarnation = n.incarnation
 		done(&rep, nil)
 		return

@@ -320,15 +320,7 @@ func (x *fetch) becomeUntold() {
 		return
 	}
 	x.untold = true
-	x.n.after(x.n.share()-time.Duration(x.n.clock()-x.f.Started), x.f.Close)
-}
-
-// share is how old a flight may be that is joined, and a load that is waited for, where invalidations may not arrive: both add up.
-func (n *node) share() time.Duration {
-	if n.w.cfg.Rules.Halves {
-		return n.w.cfg.Bound / 2
-	}
-	return n.w.cfg.Bound
+	x.n.after(x.n.w.cfg.Bound/2-time.Duration(x.n.clock()-x.f.Started), x.f.Close)
 }
 
 // settle judges an answer (Cache.settle).
@@ -369,7 +361,7 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 	if rep.loaded {
 		given = n.exact()
 	}
-	return n.own.old(key, given-rep.age, rep.version, n.clock())
+	return n.own.Old(key, given-rep.age, n.clock()) || n.ownSets.old(key, rep.version, n.clock())
 }
 
 // keep makes an answer a near copy, if it was not overtaken (Cache.keep).

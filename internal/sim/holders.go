@@ -14,6 +14,7 @@ type life struct {
 	streams        int
 	silent         bool
 	renewed        int64
+	view           uint64 // of its last renewal
 }
 
 const silenceGrace = 2 * tick
@@ -67,6 +68,9 @@ func (n *node) tickHolders(now int64) {
 }
 
 func (l *life) isSilent(m *members, now, bound int64) bool {
+	if l.streams == 0 {
+		bound = int64(time.Second)
+	}
 	if now-l.renewed >= bound {
 		return true
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nearcache/nearcache/invalidation"
@@ -13,146 +14,58 @@ type partialError struct {
 	staleFor time.Duration
 }
 
-// telling collects what an invalidation could not reach, and counts what is under way.
-type telling struct {
-	n        *node
-	pending  int
-	deadline int64 // the call returns by then
-	failed   []string
-	closed   bool
-	done     func(*partialError)
-}
-
-func (n *node) newTelling(done func(*partialError)) *telling {
-	d := 3*n.w.cfg.Bound + n.w.cfg.PeerTimeout
-	t := &telling{n: n, pending: 1, deadline: n.exact() + int64(d), done: done}
-	return t
-}
-
-// end counts one request out. The last one ends the call.
-func (t *telling) end() {
-	if t.pending--; t.pending > 0 || t.closed {
+// joined waits until the members are known (keyspace.mutable).
+func (n *node) joined(then func()) {
+	if !n.members.known {
+		n.after(time.Millisecond, func() { n.joined(then) })
 		return
 	}
-	t.closed = true
-	var err *partialError
-	if len(t.failed) > 0 {
-		err = &partialError{members: t.failed, staleFor: t.n.w.cfg.TTL}
-	}
-	t.done(err)
-}
-
-// until returns done with the end of the call's context: it is called once, by then at the latest.
-func (t *telling) until(done func(error)) func(error) {
-	over := false
-	once := func(err error) {
-		if !over {
-			over = true
-			done(err)
-		}
-	}
-	t.n.after(time.Duration(t.deadline-t.n.exact()), func() { once(errTimeout) })
-	return once
+	then()
 }
 
 // invalidate is Cache.Invalidate of one key. done is called when it returns.
 func (n *node) invalidate(key string, done func(*partialError)) {
-	if !n.members.known {
-		n.after(time.Millisecond, func() { n.invalidate(key, done) }) // keyspace.mutable
-		return
-	}
-	began := n.exact()
-	t := n.newTelling(func(err *partialError) {
-		remembered := n.w.cfg.Bound
-		if err != nil {
-			remembered = err.staleFor
-			n.repay(n.exact())
-		}
-		n.own.invalidated(key, began, n.exact(), remembered)
-		n.forget(key)
-		done(err)
-	})
-	if n.w.cfg.Rules.Targets {
-		n.tellAllTargets(t, key, "")
-	} else {
-		n.tell(t, n.members, key)
-	}
-	t.end()
-}
-
-// tell passes the key to its owner, and where that does not answer, or lately did not, to those who stand in for it (keyspace.tell, R8).
-func (n *node) tell(t *telling, m *members, key string) {
-	target := m.Ring.Owner(ring.Hash(keyspaceName, key))
-	switch {
-	case target < 0:
-		return
-	case target == m.Self:
-		n.drop(key)
-		return
-	}
-	t.pending++
-	n.tellOwner(m, target, key, 2, t.until(func(err error) {
-		if err != nil {
-			t.failed = append(t.failed, m.Members[target].ID)
-			n.owed.owe(m.Members[target].ID, key, n.exact()+int64(n.w.cfg.TTL))
-		}
-		if (err != nil || m.peers[target].troubled(n)) && n.w.cfg.Rules.StandIns {
-			n.tellStandIns(t, m, key)
-		}
-		t.end()
-	}))
-}
-
-// tellOwner asks one member to drop a key, attempts times (keyspace.tellOwner).
-func (n *node) tellOwner(m *members, target int, key string, attempts int, done func(error)) {
-	p := m.peers[target]
-	n.reachable(p, func(ok bool) {
-		if !ok {
-			done(errDown)
-			return
-		}
-		n.tellOnce(m, target, key, false, func(err error) {
-			if err != nil && attempts > 1 {
-				n.tellOwner(m, target, key, attempts-1, done)
-				return
-			}
+	n.joined(func() {
+		began := n.exact()
+		n.newTelling([]string{key}, func(err *partialError) {
+			n.own.Invalidated([]string{key}, began, n.exact(), n.remembered(err))
+			n.forget(key)
 			done(err)
-		})
+		}).run()
 	})
 }
 
-// tellOnce is keyspace.tellOnce; an empty key is the whole keyspace.
-func (n *node) tellOnce(m *members, target int, key string, forwarded bool, done func(error)) {
-	req := &request{op: opInvalidate, key: key, all: key == "", forwarded: forwarded, budget: 3 * int64(n.w.cfg.Bound)}
-	n.exchange(m, target, req, func(rep *reply, err error) {
-		if err == nil && rep.status != statusOK {
-			err = errDown
-		}
-		done(err)
+// invalidateAll is Cache.InvalidateAll.
+func (n *node) invalidateAll(done func(*partialError)) {
+	n.joined(func() {
+		began := n.exact()
+		n.newTelling(nil, func(err *partialError) {
+			n.own.AllInvalidated(began, n.exact(), n.remembered(err))
+			n.dropAll()
+			done(err)
+		}).run()
 	})
 }
 
-const standIns = 2
-
-// tellStandIns tells those who may have stood in for an owner (keyspace.tellStandIns).
-func (n *node) tellStandIns(t *telling, m *members, key string) {
-	list := m.Ring.Prefer(nil, ring.Hash(keyspaceName, key), 1+standIns)
-	for _, i := range list[min(1, len(list)):] {
-		if i == m.Self {
-			n.drop(key)
-			continue
-		}
-		t.pending++
-		n.tellOnce(m, i, key, true, t.until(func(error) { t.end() }))
+// remembered is how long this process rejects what is older than an invalidation of its own (keyspace.remembered, R16).
+func (n *node) remembered(err *partialError) time.Duration {
+	if err != nil {
+		return err.staleFor
 	}
+	return n.w.cfg.Bound
 }
 
-// drop invalidates a key on this node (keyspace.drop).
-func (n *node) drop(key string) {
-	eff := n.shard.Invalidate(key, 0, n.exact())
-	n.w.note(key, "%s drops, seq %d", n.id, n.log.Seq())
-	n.forget(key)
-	n.carryOut(eff)
+// dropKeys invalidates keys on this node, or with none the whole keyspace (keyspace.drop).
+func (n *node) dropKeys(keys []string) {
+	if len(keys) == 0 {
+		n.dropAll()
+	}
+	for _, k := range keys {
+		eff := n.shard.Invalidate(k, 0, n.exact())
+		n.w.note(k, "%s drops, seq %d", n.id, n.log.Seq())
+		n.forget(k)
+		n.carryOut(eff)
+	}
 	n.wake()
 }
 
@@ -165,66 +78,73 @@ func (n *node) dropAll() {
 	n.wake()
 }
 
-// invalidateAll is Cache.InvalidateAll.
-func (n *node) invalidateAll(done func(*partialError)) {
-	if !n.members.known {
-		n.after(time.Millisecond, func() { n.invalidateAll(done) })
-		return
-	}
-	began, m := n.exact(), n.members
-	t := n.newTelling(func(err *partialError) {
-		remembered := n.w.cfg.Bound
-		if err != nil && n.w.cfg.Rules.OwnAll {
-			remembered = err.staleFor
-		}
-		n.own.allInvalidated(began, n.exact(), remembered)
-		n.dropAll()
-		done(err)
-	})
-	for target := range m.Members {
-		if target == m.Self {
-			continue
-		}
-		t.pending++
-		n.tellAll(m, target, t.until(func(err error) {
-			if err != nil {
-				t.failed = append(t.failed, m.Members[target].ID)
-				n.owed.owe(m.Members[target].ID, "", n.exact()+int64(n.w.cfg.TTL))
-			}
-			t.end()
-		}))
-	}
-	t.end()
-}
-
-func (n *node) tellAll(m *members, target int, done func(error)) {
-	n.reachable(m.peers[target], func(ok bool) {
-		if !ok {
-			done(errDown)
-			return
-		}
-		n.tellOnce(m, target, "", false, done)
-	})
-}
-
 // serveInvalidate drops what a peer says has changed, and passes it on once where another member owns it (Node.serveInvalidate, R8).
 func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	rep.status = statusOK
 	req := &l.req
-	switch {
-	case req.all:
-		n.dropAll()
-		return true
-	case req.relay != "":
-		n.relay(l)
-		return false
+	if req.relay != "" {
+		return n.serveRelay(l, rep)
 	}
-	n.drop(req.key)
+	n.dropKeys(req.keys)
 	m := n.members
-	o := m.Ring.Owner(ring.Hash(keyspaceName, req.key))
-	if req.forwarded || !m.known || o < 0 || o == m.Self || !n.w.cfg.Rules.Forward {
+	same := req.view == m.Ring.Fingerprint() && !req.relayed
+	if req.all || same || !m.known || req.forwarded || !n.w.cfg.Rules.Forward {
 		return true
 	}
+	var owners []string
+	parts := make(map[string][]string)
+	for _, k := range req.keys {
+		if o := m.Ring.Owner(ring.Hash(keyspaceName, k)); o >= 0 && o != m.Self {
+			id := m.Members[o].ID
+			if parts[id] == nil {
+				owners = append(owners, id)
+			}
+			parts[id] = append(parts[id], k)
+		}
+	}
+	if len(owners) == 0 {
+		return true
+	}
+	n.answerLater(l, len(owners), func(end func(error)) {
+		for _, owner := range owners {
+			n.forward(owner, parts[owner], end)
+		}
+	})
+	return false
+}
+
+// forward passes keys on to the member that owns them by this node's ring (Node.forward).
+func (n *node) forward(owner string, keys []string, end func(error)) {
+	p := n.peers[owner]
+	if p == nil {
+		end(errDown)
+		return
+	}
+	req := n.invalidateRequest(keys)
+	req.forwarded = true
+	n.pass(p, req, func(err error) {
+		if err != nil && n.gone(owner, n.exact()) {
+			err = nil
+		}
+		end(err)
+	})
+}
+
+// serveRelay passes an Invalidate on to the member that it is for (Node.serveRelay).
+func (n *node) serveRelay(l *call, rep *reply) bool {
+	p := n.peers[l.req.relay]
+	if p == nil || !p.ready() {
+		rep.status = statusUnconfirmed
+		return true
+	}
+	req := n.invalidateRequest(l.req.keys)
+	req.relayed = true
+	n.answerLater(l, 1, func(end func(error)) { n.pass(p, req, end) })
+	return false
+}
+
+// answerLater does something of so many parts for a Bound at most, and answers a request then (Node.answerLater).
+func (n *node) answerLater(l *call, parts int, do func(end func(error))) {
 	answered := false
 	answer := func(err error) {
 		if answered {
@@ -238,31 +158,34 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 		l.answer(&out)
 	}
 	n.after(n.w.cfg.Bound, func() { answer(errTimeout) })
-	n.tellOnce(m, o, req.key, true, answer)
-	return false
+	n.soon(func() {
+		do(func(err error) {
+			if parts--; parts == 0 || err != nil {
+				answer(err)
+			}
+		})
+	})
 }
 
 // setKey is Cache.Set: done gets nil when the value is stored, or a later version is.
 func (n *node) setKey(key, value string, version uint64, done func(*partialError)) {
 	end := func(err *partialError) {
 		if n.w.cfg.Rules.OwnSet {
-			remembered := n.w.cfg.Bound
-			if err != nil {
-				remembered = err.staleFor
-			}
-			n.own.wrote(key, version, n.exact(), remembered)
+			n.ownSets.wrote(key, version, n.exact(), n.remembered(err))
 		}
 		n.forget(key)
 		done(err)
 	}
-	n.setAtOwner(key, value, version, 3, func(member string, err *partialError) {
-		if err != nil || !n.w.cfg.Rules.SetTargets {
-			end(err)
-			return
-		}
-		t := n.newTelling(end)
-		n.tellAllTargets(t, key, member)
-		t.end()
+	n.joined(func() {
+		n.setAtOwner(key, value, version, 3, func(member string, err *partialError) {
+			if err != nil || !n.w.cfg.Rules.SetTargets {
+				end(err)
+				return
+			}
+			t := n.newTelling([]string{key}, end)
+			t.but = member
+			t.run()
+		})
 	})
 }
 
@@ -270,7 +193,7 @@ func (n *node) setKey(key, value string, version uint64, done func(*partialError
 func (n *node) setAtOwner(key, value string, version uint64, attempts int, done func(member string, err *partialError)) {
 	r := n.route(key)
 	fail := func() { done("", &partialError{staleFor: n.w.cfg.TTL}) }
-	if !n.members.known || r.owner < 0 || attempts == 0 {
+	if r.owner < 0 || attempts == 0 {
 		fail()
 		return
 	}
@@ -284,7 +207,7 @@ func (n *node) setAtOwner(key, value string, version uint64, attempts int, done 
 			switch {
 			case err != nil:
 				fail()
-			case rep.status == statusStored || rep.status == statusNotStored:
+			case slices.Contains([]status{statusStored, statusNotStored}, rep.status):
 				done(r.m.Members[r.owner].ID, nil)
 			default:
 				n.after(time.Duration(n.w.between(1, int64(tick))), func() { n.setAtOwner(key, value, version, attempts-1, done) })

@@ -67,17 +67,23 @@ func (n *node) become(v *membership.View, known bool) {
 	n.members = m
 	n.w.note("", "%s sees %v", n.id, idsOf(v))
 	n.moved(old, m)
-	for id := range n.follows {
-		if m.Ring.Index(id) < 0 {
-			delete(n.follows, id)
-		}
-	}
+	n.keepFollowing()
 }
 
 // frameFor is what this node's frames to a member say (Node.inView).
 func (n *node) frameFor(id string) frame {
 	r := n.members.Ring
-	return frame{view: r.Fingerprint(), inView: r.Index(id) >= 0}
+	return frame{view: r.Fingerprint(), inView: r.Index(id) >= 0, leaving: n.draining}
+}
+
+// keepFollowing forgets what is known of members that are none any more (Node.keepFollowing).
+func (n *node) keepFollowing() {
+	for id := range n.follows {
+		if n.peers[id] == nil {
+			delete(n.follows, id)
+		}
+	}
+	n.hearing.contacts.Keep(n.others(), n.exact())
 }
 
 func idsOf(v *membership.View) []string {
@@ -104,24 +110,27 @@ func (n *node) connect(m *members) {
 	}
 	for _, id := range n.w.ids {
 		p := n.peers[id]
-		if p == nil || m.Ring.Index(id) >= 0 {
-			continue
+		switch {
+		case p == nil:
+		case m.Ring.Index(id) >= 0:
+			p.retires = 0
+		case p.retires == 0:
+			p.retires = n.exact() + int64(n.window())
+			if p.leaving || !n.w.cfg.Rules.Targets {
+				n.closePeer(p)
+			}
 		}
-		n.dismiss(p)
 	}
 }
 
-// dismiss closes what goes to a former member. One that may be told something yet is kept for W (R8).
-func (n *node) dismiss(p *peer) {
-	if n.w.cfg.Rules.Targets {
-		n.after(n.window(), func() {
-			if n.members.Ring.Index(p.id) < 0 && n.peers[p.id] == p {
-				n.closePeer(p)
-			}
-		})
-		return
+// tickRetired forgets those that were members until lately (Node.tickMembers).
+func (n *node) tickRetired(now int64) {
+	for _, id := range n.w.ids {
+		if p := n.peers[id]; p != nil && p.retires != 0 && (now >= p.retires || p.leaving) {
+			n.closePeer(p)
+			n.keepFollowing()
+		}
 	}
-	n.closePeer(p)
 }
 
 func (n *node) closePeer(p *peer) {

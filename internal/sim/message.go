@@ -16,7 +16,7 @@ const (
 	opRelease
 	opSet
 	opInvalidate
-	opLost
+	opHold
 )
 
 type status int
@@ -38,16 +38,16 @@ const (
 type request struct {
 	op                 op
 	key                string
+	keys               []string // of an Invalidate
 	all                bool
 	standIn, fresh     bool // flags of a Get
-	forwarded          bool // flag of an Invalidate
+	forwarded, relayed bool // flags of an Invalidate
 	near, life, budget int64
 	token              shard.Token
 	value              string
 	version            uint64
 	age, ttl           int64
 	cause              shard.Cause // of a Release
-	holder             string      // of what was lost
 	relay              string      // of an Invalidate: the member that it is for
 	view               uint64
 }
@@ -67,8 +67,9 @@ type reply struct {
 
 // frame is what every frame says about its sender's ring; inView: the receiver is in it.
 type frame struct {
-	view   uint64
-	inView bool
+	view    uint64
+	inView  bool
+	leaving bool
 }
 
 // down is a message of the coherence stream.
@@ -76,7 +77,7 @@ type down struct {
 	incarnation uint64
 	batch       invalidation.Batch
 	frame       frame
-	ages        map[string]int64 // by member: since when nothing was heard of it
+	silent      []invalidation.Silence // whom the sender does not hear
 }
 
 var (

@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 	"time"
+
+	"github.com/nearcache/nearcache/internal/shard"
 )
 
 // delay is the time that a message takes.
@@ -84,7 +86,7 @@ func (c *conn) breakDown() {
 	}
 	c.cut = true
 	notice := int64(100 * time.Millisecond)
-	c.w.after(c.w.between(0, notice), func() { c.to.event(func() { c.to.gone(c) }) })
+	c.w.after(c.w.between(0, notice), func() { c.to.event(func() { c.to.ended(c) }) })
 	c.w.after(c.w.between(0, notice), func() { c.from.event(c.lost) })
 }
 
@@ -95,33 +97,47 @@ func (c *conn) lost() {
 	}
 	calls := c.calls
 	c.calls = nil
+	c.from.hold(c.p.id, c.from.exact()+int64(time.Second))
 	for _, l := range calls {
-		if l.req.op == opGet {
-			c.from.lost(c.p.id, l, c.from.exact(), c.from.exact()+int64(time.Second))
-		}
 		l.complete(nil, errDown)
 	}
 }
 
-// lost tells a member that broke off, when it is back, which answers did not arrive: one of them may have been a lease (Node.Lost).
-func (n *node) lost(id string, l *call, broke, until int64) {
+// hold tells a member whose lane has ended, as soon as it can be reached, which of its leases are in use here (Node.Lost).
+func (n *node) hold(id string, until int64) {
 	p := n.peers[id]
-	switch {
-	case n.exact() >= until:
-	case p == nil || !p.ready():
-		n.after(5*time.Millisecond, func() { n.lost(id, l, broke, until) })
-	default:
-		req := request{op: opLost, key: l.req.key, holder: holderOf(n), age: n.exact() - l.sent, life: broke - l.sent}
-		p.start(req, func(*reply, error) {})
+	if n.exact() >= until {
+		return
 	}
+	if p == nil || !p.ready() {
+		n.after(5*time.Millisecond, func() { n.hold(id, until) })
+		return
+	}
+	for _, key := range n.w.keys {
+		for _, l := range n.w.origin.running[key] {
+			if x := l.x; x.n == n && x.a.m.Members[x.a.target].ID == id && x.token != (shard.Token{}) {
+				p.start(request{op: opHold, key: key, token: x.token}, func(*reply, error) {})
+			}
+		}
+	}
+	n.after(5*time.Millisecond, func() { p.start(request{op: opHold}, func(*reply, error) {}) }) // behind them: that were all
 }
 
 // start sends a request. done is called once, unless the process ends (transport.Peer.Start, Call.complete).
 func (p *peer) start(req request, done func(*reply, error)) *call {
+	if p.ready() {
+		return p.startAnyway(req, done)
+	}
+	p.n.soon(func() { done(nil, errDown) })
+	return &call{c: p.conn, req: req, over: true}
+}
+
+// startAnyway does so whatever the breaker says.
+func (p *peer) startAnyway(req request, done func(*reply, error)) *call {
 	n := p.n
 	req.view = n.members.Ring.Fingerprint()
 	l := &call{c: p.conn, req: req, sent: n.exact(), done: done}
-	if p.conn == nil || !p.ready() {
+	if !p.connected() {
 		l.over = true
 		n.soon(func() { done(nil, errDown) })
 		return l
@@ -135,7 +151,6 @@ func (p *peer) start(req request, done func(*reply, error)) *call {
 
 // receive serves a request (transport.Session.serveFrame).
 func (n *node) receive(l *call) {
-	n.frame(l.c.from.id, frame{view: l.req.view, inView: true})
 	var rep reply
 	if n.serve(l, &rep) {
 		l.answer(&rep)
@@ -151,7 +166,7 @@ func (l *call) answer(rep *reply) {
 	out.frame = l.c.to.frameFor(l.c.from.id)
 	l.c.send(l.c.from, func() {
 		l.c.p.heardFrom(l)
-		l.c.from.frame(l.c.to.id, out.frame)
+		l.c.p.leaving = l.c.p.leaving || out.frame.leaving
 		if l.over || l.orphaned {
 			if out.status == statusLease {
 				l.c.from.orphan(l, &out)
@@ -209,21 +224,24 @@ func (l *call) abandon() { l.orphaned = true }
 
 // peer is another member as this process knows it: the root's peer, transport.Peer and its breaker.
 type peer struct {
-	n     *node
-	id    string
-	index int // of the member in the world
-	conn  *conn
-	added int64
-	heard int64 // an answer to what was sent then came in time
+	n       *node
+	id      string
+	index   int // of the member in the world
+	conn    *conn
+	added   int64
+	retires int64 // when it is forgotten; 0: it is a member
+	heard   int64 // an answer to what was sent then came in time
 	*followed
 
 	closed   bool // not a member any more
+	leaving  bool // it has said that it stops
 	breaker  bool // open
 	openedAt int64
 	dialling bool
 }
 
-func (p *peer) ready() bool { return p.conn != nil && !p.conn.cut && !p.breaker }
+func (p *peer) ready() bool     { return p.connected() && !p.breaker && !p.leaving }
+func (p *peer) connected() bool { return p.conn != nil && !p.conn.cut }
 
 func (p *peer) heardFrom(l *call) {
 	if p.n.exact()-l.sent < int64(p.n.w.cfg.PeerTimeout) {
@@ -283,20 +301,20 @@ func (p *peer) dial() {
 			}
 			c := &conn{w: w, p: p, from: n, to: to}
 			c.accept()
-			w.after(w.delay(), func() { n.event(func() { p.connected(c) }) })
+			w.after(w.delay(), func() { n.event(func() { p.adopt(c) }) })
 		})
 	})
 	n.after(time.Second, func() { p.dialling = false })
 }
 
-// connected is the dialler's end of a handshake (Node.Connected).
-func (p *peer) connected(c *conn) {
+// adopt is the dialler's end of a handshake (Node.Connected).
+func (p *peer) adopt(c *conn) {
 	p.dialling = false
 	if p.closed || p.conn != nil || c.to.dead {
 		c.breakDown()
 		return
 	}
-	p.conn = c
+	p.conn, p.leaving = c, false
 	p.n.follow(p, func(f *followed) { f.apply(p.n, f.contact(c.to.incarnation)) })
 	c.stream.open()
 }

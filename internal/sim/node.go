@@ -44,6 +44,7 @@ type node struct {
 	born        int64
 	rate        float64 // of its clock
 	dead        bool
+	draining    bool // it has said that it stops
 	paused      bool
 	deferred    []func() // what would have happened while it was paused
 
@@ -53,8 +54,10 @@ type node struct {
 	shard    *shard.Shard
 	near     *near.Cache[string]
 	flights  *flights
-	own      ownView
-	owed     owed
+	own      *invalidation.OwnView
+	ownSets  ownVersions
+	owed     *invalidation.Owed
+	hearing  hearing
 	muted    bool // the log takes no event: see Rules.Tokens
 
 	table    *membership.Table
@@ -65,9 +68,6 @@ type node struct {
 	holders  holders
 	streams  []*stream // of those who follow this node
 	standing standing
-	heard    map[string]heardOf // by member
-	renewals map[string]int64   // by member: when it last renewed
-	reports  map[string]report  // by member
 	gets     []*reading
 }
 
@@ -80,10 +80,10 @@ func newNode(w *world, index int) *node {
 		log:  invalidation.NewLog(invalidation.LogConfig{MaxEvents: 64}), interest: invalidation.NewInterest(),
 		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](),
 		peers: make(map[string]*peer), follows: make(map[string]*followed),
-		heard: make(map[string]heardOf), renewals: make(map[string]int64), reports: make(map[string]report),
+		own: invalidation.NewOwnView(), ownSets: make(ownVersions), owed: newOwed(),
 	}
 	n.shard = shard.New(shard.Config{
-		Incarnation: n.incarnation, Tokens: &n.tokens, MaxBytes: storeBytes, Dropped: n.dropped, Seq: n.log.Seq, Limits: &n.standing.limits,
+		Incarnation: n.incarnation, Tokens: &n.tokens, MaxBytes: storeBytes, Dropped: n.dropped, Seq: n.log.Seq, Limits: &n.standing.limits, Cap: n.cap,
 	})
 	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second, Window: n.window()}
 	table, err := membership.New(peers.Member{ID: m.id, Addr: m.addr}, pace)
@@ -92,6 +92,7 @@ func newNode(w *world, index int) *node {
 	}
 	n.table = table
 	n.standing.doubt = n.newDoubt()
+	n.hearing.contacts = invalidation.NewContacts(w.cfg.Bound, n.exact())
 	n.become(table.View(), false)
 	n.tickDoubt(n.exact())
 	n.after(tick, n.tick)
@@ -129,12 +130,13 @@ func (n *node) tick() {
 	if n.table.Tick(now) {
 		n.become(n.table.View(), true)
 	}
+	n.tickRetired(now)
 	n.tickDoubt(now)
 	n.tickHolders(now)
 	n.carryOut(n.shard.Tick(now))
 	n.shard.Sweep(now)
 	n.near.Sweep(now)
-	n.own.tick(now)
+	n.own.Tick(now)
 	n.repay(now)
 	n.after(tick, n.tick)
 }
@@ -152,6 +154,14 @@ func (n *node) wake() {
 	for _, s := range n.streams {
 		s.write()
 	}
+}
+
+// drain says that the process stops, and a moment later it does (Node.close).
+func (n *node) drain() {
+	n.draining = true
+	n.log.Reset()
+	n.wake()
+	n.after(time.Duration(n.w.between(int64(10*time.Millisecond), int64(300*time.Millisecond))), func() { n.crash(false) })
 }
 
 // crash ends the process. Its host may go with it: then nobody is told.

@@ -1,119 +1,126 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
-	"github.com/nearcache/nearcache/ring"
+	"github.com/nearcache/nearcache/invalidation"
 )
 
-// owed is what a node could not tell (the root's owed, R9).
-type owed struct {
-	debts []debt // in the order in which they came
-	next  uint64
-	busy  int
-}
-
-type debt struct {
-	member, key string // an empty key: the member is owed the whole keyspace
-	number      uint64
-	until       int64
-}
-
-func (o *owed) owe(member, key string, until int64) {
-	o.next++
-	o.debts = slices.DeleteFunc(o.debts, func(d debt) bool { return d.key == key && d.member == member })
-	o.debts = append(o.debts, debt{member: member, key: key, number: o.next, until: until})
-}
-
-// repay tells what is owed (keyspace.repay).
+// repay tells what is owed to those that can be told, and writes off what is owed to those that can hold nothing any more (keyspace.repay).
 func (n *node) repay(now int64) {
-	o := &n.owed
-	if o.busy > 0 || !n.w.cfg.Rules.Owed {
+	if !n.w.cfg.Rules.Owed {
 		return
 	}
-	o.debts = slices.DeleteFunc(o.debts, func(d debt) bool { return now >= d.until })
-	m := n.members
-	for _, d := range slices.Clone(o.debts) {
-		o.busy++
-		n.repayOne(m, d, func(err error) {
-			o.busy--
-			if err == nil {
-				o.debts = slices.DeleteFunc(o.debts, func(e debt) bool { return e.number == d.number })
-			}
-		})
+	for _, member := range n.owed.Members(now) {
+		p := n.peers[member]
+		switch {
+		case n.gone(member, now):
+			n.owed.Settle(member)
+		case p.connected() || len(n.relays(member, now)) > 0:
+			n.soon(func() { n.payOff(member) })
+		}
 	}
 }
 
-func (n *node) repayOne(m *members, d debt, done func(error)) {
-	target := m.Ring.Index(d.member)
-	if d.key != "" && !n.w.cfg.Rules.Targets {
-		target = m.Ring.Owner(ring.Hash(keyspaceName, d.key))
+// payOff tells one member what it is owed (keyspace.payOff).
+func (n *node) payOff(member string) {
+	d, ok := n.owed.Take(member, n.exact())
+	if !ok {
+		return
 	}
-	switch {
-	case n.w.cfg.Rules.Targets && target < 0:
-		if n.goneSilent(d.member) {
-			done(nil)
+	n.tellSomehow(member, d.Keys, func(confirmed bool) {
+		count := 0
+		if confirmed {
+			count = max(len(d.Keys), 1)
+		}
+		n.owed.Done(d, count)
+		if confirmed {
+			n.payOff(member)
+		}
+	})
+}
+
+// tellSomehow tells a member itself, or else through others that hear it (keyspace.tellSomehow).
+func (n *node) tellSomehow(member string, keys []string, done func(confirmed bool)) {
+	p := n.peers[member]
+	if p == nil {
+		done(true)
+		return
+	}
+	req := n.invalidateRequest(keys)
+	ready := p.ready()
+	via := n.relays(member, n.exact())
+	var next func()
+	next = func() {
+		if len(via) == 0 {
+			if ready || !p.connected() {
+				done(false)
+				return
+			}
+			n.pass(p, req, func(err error) { done(err == nil) })
 			return
 		}
-		done(errDown)
-	case target < 0:
-		done(nil)
-	case target == m.Self:
-		if d.key != "" {
-			n.drop(d.key)
+		relayed := req
+		relayed.relay = member
+		through := via[0]
+		via = via[1:]
+		n.pass(through, relayed, func(err error) {
+			if err == nil {
+				done(true)
+				return
+			}
+			next()
+		})
+	}
+	if !ready {
+		next()
+		return
+	}
+	n.pass(p, req, func(err error) {
+		if err == nil {
+			done(true)
+			return
 		}
-		done(nil)
-	default:
-		n.tellOnce(m, target, d.key, false, done)
-	}
+		next()
+	})
 }
 
-// ownView is what this process has invalidated within the last Bound (the root's ownView, R16), without its limits.
-type ownView struct {
-	keys map[string]ownInvalidation
-	all  ownInvalidation
-}
-
-type ownInvalidation struct {
-	at, until int64
-	version   uint64 // of a Set: lower ones are older
-}
-
-func (i ownInvalidation) makesOld(loaded, now int64) bool { return loaded < i.at && now < i.until }
-
-func (i ownInvalidation) covering(j ownInvalidation) ownInvalidation {
-	return ownInvalidation{at: max(i.at, j.at), until: max(i.until, j.until), version: max(i.version, j.version)}
-}
-
-func (o *ownView) invalidated(key string, at, now int64, bound time.Duration) {
-	if o.keys == nil {
-		o.keys = make(map[string]ownInvalidation)
-	}
-	o.keys[key] = o.keys[key].covering(ownInvalidation{at: at, until: now + int64(bound)})
-}
-
-// wrote remembers the version of a Set (a model: the root remembers nothing).
-func (o *ownView) wrote(key string, version uint64, now int64, bound time.Duration) {
-	if o.keys == nil {
-		o.keys = make(map[string]ownInvalidation)
-	}
-	o.keys[key] = o.keys[key].covering(ownInvalidation{version: version, until: now + int64(bound)})
-}
-
-func (o *ownView) allInvalidated(at, now int64, bound time.Duration) {
-	o.all = o.all.covering(ownInvalidation{at: at, until: now + int64(bound)})
-}
-
-func (o *ownView) old(key string, loaded int64, version uint64, now int64) bool {
-	i := o.keys[key]
-	return i.makesOld(loaded, now) || o.all.makesOld(loaded, now) || version < i.version && now < i.until
-}
-
-func (o *ownView) tick(now int64) {
-	for k, i := range o.keys {
-		if now >= i.until {
-			delete(o.keys, k)
+// pass passes an invalidation to a peer (Node.pass). The breaker does not keep it away.
+func (n *node) pass(p *peer, req request, done func(error)) {
+	p.startAnyway(req, func(rep *reply, err error) {
+		if err != nil {
+			n.unanswered(p)
+		} else if rep.status != statusOK {
+			err = errDown
 		}
-	}
+		done(err)
+	})
 }
+
+// invalidateRequest makes the request to drop keys, or with none the whole keyspace.
+func (n *node) invalidateRequest(keys []string) request {
+	return request{op: opInvalidate, keys: keys, all: len(keys) == 0, budget: 3 * int64(n.w.cfg.Bound)}
+}
+
+// ownVersions is what a process has set (a model: the root remembers nothing of a Set, R16).
+type ownVersions map[string]ownVersion
+
+type ownVersion struct {
+	version uint64
+	until   int64
+}
+
+func (o ownVersions) wrote(key string, version uint64, now int64, keep time.Duration) {
+	v := o[key]
+	o[key] = ownVersion{version: max(v.version, version), until: max(v.until, now+int64(keep))}
+}
+
+func (o ownVersions) old(key string, version uint64, now int64) bool {
+	v := o[key]
+	return version < v.version && now < v.until
+}
+
+// maxOwed bounds what is owed.
+const maxOwed = 1 << 16
+
+func newOwed() *invalidation.Owed { return invalidation.NewOwed(maxOwed) }

@@ -22,31 +22,30 @@ type Rules struct {
 	OwnView     bool // R16
 	Move        bool // a change of the ring drops what changed its owner
 
-	Doubt  bool // R7: what is loaded in doubt lives for C at most
-	Fence  bool // R7: who is cut off from the majority is in doubt, and what it holds dies
-	Echo   bool // R7: who is told that it is not in a peer's ring is in doubt
-	Gained bool // R7: for a key whose owner was another one by a ring of the last W
-	Void   bool // R7: what was granted before is void
+	MoveNear  bool // a change of the ring drops near copies
+	Doubt     bool // R7: what is loaded in doubt lives for C at most
+	Fence     bool // R7: who is cut off from the majority is in doubt, and what it holds dies
+	Echo      bool // R7: who is told that it is not in a peer's ring is in doubt
+	Gained    bool // R7: for a key whose owner was another one by a ring of the last W
+	CapLeases bool // R7: a load that begins in doubt is one that ends in doubt
+	Void      bool // R7: what was granted before is void
+	Targets   bool // R8: owners by the rings of the last W are told too
+	Unequal   bool // R8b: while a member's view differs everybody is told
+	Relay     bool // R8: who does not confirm is told through others
+	Silent    bool // R9: who has been out of contact for long need not confirm
 
-	// Models of rules that are to be built.
+	// Models of rules that are to be built. The seam is where each is asked for.
 
 	Borrowed   bool // R3: a near copy that did not come from the owner lives a Bound
+	Halves     bool // R6: nobody joins a flight for longer than half a Bound whose owner says that it is in doubt
 	SetTargets bool // R8: for a Set, the other members that an invalidation is for are told
-	Targets    bool // R8: owners by the rings of the last W are told too
-	Unequal    bool // R8b: while a member's view differs everybody is told
-	Relay      bool // R8: who does not confirm is told through others
-	Halves     bool // R6: in doubt, what joins a flight and what waits for a load share the Bound
-	OwnAll     bool // R16: an InvalidateAll that was not confirmed is remembered until it must have healed
-	OwnSet     bool // R16, for a Set
-	Silent     bool // R9: who has been out of contact for long need not confirm
-
-	MoveNear bool // a change of the ring drops near copies
+	OwnSet     bool // R16: for a Set
 }
 
-// Complete returns the rules that are built and those that are models.
+// Complete returns the rules that are built and those that are models, all in force.
 func Complete() Rules {
 	r := Built()
-	r.Targets, r.Unequal, r.Relay, r.Silent, r.OwnSet, r.OwnAll, r.Halves, r.Borrowed, r.SetTargets = true, true, true, true, true, true, true, true, true
+	r.Borrowed, r.Halves, r.SetTargets, r.OwnSet = true, true, true, true
 	return r
 }
 
@@ -56,6 +55,7 @@ func Built() Rules {
 		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, NearLease: true, SentLease: true, Holes: true,
 		Incarnation: true, Age: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Interest: true,
 		OwnView: true, Move: true, MoveNear: true,
-		Doubt: true, Fence: true, Echo: true, Gained: true, Void: true,
+		Doubt: true, Fence: true, Echo: true, Gained: true, CapLeases: true, Void: true,
+		Targets: true, Unequal: true, Relay: true, Silent: true,
 	}
 }

@@ -59,26 +59,33 @@ func (a *localAsker) answer(rep *reply) {
 // serve answers a request of a peer, or returns false: the answer follows (Node.Serve).
 func (n *node) serve(l *call, rep *reply) bool {
 	req := &l.req
+	if n.draining && (req.op == opGet || req.op == opSet) {
+		rep.status = statusNotOwner
+		return true
+	}
 	switch req.op {
 	case opInvalidate:
 		return n.serveInvalidate(l, rep)
 	case opGet:
 		return n.resident(req, rep, n.route(req.key), true) || n.acquire(req, rep, &remoteAsker{l: l})
 	default:
-		n.answer(req, rep, true)
+		n.answer(req, rep, &remoteAsker{l: l})
 		return true
 	}
 }
 
-// answer answers the requests that never wait (keyspace.serve).
-func (n *node) answer(req *request, rep *reply, remote bool) {
+// answer answers the requests that never wait (keyspace.serve). asker is nil where it is this node itself.
+func (n *node) answer(req *request, rep *reply, asker *remoteAsker) {
 	switch req.op {
 	case opFill:
-		n.fill(req, rep, remote)
-	case opLost:
-		slack := int64(n.w.cfg.PeerTimeout)
-		first := n.exact() - req.age
-		n.carryOut(n.shard.Lost(req.key, req.holder, first-slack, first+req.life+slack, n.exact()))
+		n.fill(req, rep, asker != nil)
+	case opHold:
+		if req.key == "" {
+			n.carryOut(sorted(n.shard.HeldAll(asker.holder(), n.exact())))
+			rep.status = statusOK
+			return
+		}
+		n.carryOut(n.shard.Hold(req.key, req.token, asker, n.exact()))
 		rep.status = statusOK
 	case opRelease:
 		n.carryOut(n.shard.Release(req.key, req.token, req.cause, errLoad, n.exact()))
@@ -139,9 +146,6 @@ func (n *node) acquire(req *request, rep *reply, a asker) bool {
 	}
 	ask := shard.Ask{
 		Holder: a.holder(), Waiter: a, Life: req.life, Until: now + req.budget, Fresh: req.fresh, View: r.m.number,
-	}
-	if n.capped(r, now) && n.w.cfg.Rules.StandInJoin {
-		ask.Oldest = now - int64(n.share())
 	}
 	rep.capped = n.capped(r, now)
 	res := n.shard.Acquire(req.key, ask, now)
@@ -263,12 +267,14 @@ func (n *node) set(req *request, rep *reply) {
 	}
 }
 
-// gone forgets those who wait through a connection that ended (Node.Gone, subscription.Close).
-func (n *node) gone(c *conn) {
-	n.shard.Forget(func(w any) bool {
+// ended forgets those who wait through a connection that ended (Node.Gone, subscription.Close).
+func (n *node) ended(c *conn) {
+	through := func(w any) bool {
 		a, ok := w.(*remoteAsker)
 		return ok && a.l.c == c
-	})
+	}
+	n.shard.Forget(through)
+	n.shard.AskerGone(through, n.exact()+int64(time.Second))
 	n.holders.remove(c.life, n.exact())
 	n.holders.lost(c.from, n.exact())
 	c.stream.sub.Close()

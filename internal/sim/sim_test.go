@@ -12,34 +12,52 @@ import (
 )
 
 var (
-	seeds   = flag.Int("sim.seeds", 2, "seeds of every profile")
+	seeds   = flag.Int("sim.seeds", 1, "seeds of every profile")
 	first   = flag.Uint64("sim.first", 1, "the first of them")
 	profile = flag.String("sim.profile", "", "only profiles whose name contains this")
 	off     = flag.String("sim.off", "", "a switch of the mutation gate, to be turned off")
 )
 
-// profiles are the clusters that are simulated.
+// profiles are the clusters that are simulated: some with everything that can go wrong, some with more of one thing.
 func profiles() map[string]Config {
-	with := func(c Config, change func(*Config)) Config {
+	all := map[string]Config{
+		"calm": Base(), "normal": Normal(), "stress": Stress(),
+	}
+	add := func(name string, c Config, change func(*Config, *Faults)) {
+		change(&c, &c.Faults)
+		all[name] = c
+	}
+	add("three", Normal(), func(c *Config, _ *Faults) { c.Nodes = 3 })
+	add("ten", Stress(), func(c *Config, _ *Faults) { c.Nodes, c.Keys, c.Reads = 10, 24, 1000 })
+	add("short", Stress(), func(c *Config, _ *Faults) { c.NearTTL = time.Second })
+	add("writes", Stress(), func(c *Config, _ *Faults) { c.Writes, c.Duration = 50, time.Minute })
+	add("slow", Stress(), func(_ *Config, f *Faults) { f.SlowLoads, f.SlowLoad = 0.5, 9*time.Second })
+	add("late", Normal(), func(_ *Config, f *Faults) { f.SlowView, f.SlowFor, f.Every = 0.2, time.Minute, 3*time.Second })
+
+	// More of one thing.
+	only := func(name string, change func(*Config, *Faults)) {
+		c := Base()
+		c.Writes = 10
+		c.Faults.Every = 3 * time.Second
+		add(name, c, change)
+	}
+	only("overlap", func(c *Config, f *Faults) { f.SlowLoads, f.SlowLoad, c.Writes = 0.5, 3*time.Second, 20 })
+	only("overtake", func(c *Config, f *Faults) { f.TailShare, f.Tail, c.Writes = 0.3, 40*time.Millisecond, 40 })
+	only("tails", func(_ *Config, f *Faults) { f.TailShare, f.Tail, f.Loss, f.Holes = 0.05, 3*time.Second, 0.01, 0.01 })
+	only("restarts", func(_ *Config, f *Faults) { f.Crash, f.Every = true, 2*time.Second })
+	only("islands", func(_ *Config, f *Faults) { f.Isolate = true })
+	only("cuts", func(_ *Config, f *Faults) { f.Cut, f.OneWay = true, true })
+	only("moves", func(_ *Config, f *Faults) { f.Leave, f.SlowView, f.SlowFor = true, 0.2, 20*time.Second })
+	only("aged", func(c *Config, f *Faults) {
+		c.LoadTimeout, c.NearTTL, c.Keys = 30*time.Second, time.Second, 24
+		f.Leave, f.Isolate, f.SlowLoads, f.SlowLoad = true, true, 0.3, 25*time.Second
+	})
+	only("pauses", func(_ *Config, f *Faults) { f.Pause = true })
+	for name, c := range all {
 		c.Rules = Complete()
-		if change != nil {
-			change(&c)
-		}
-		return c
+		all[name] = c
 	}
-	return map[string]Config{
-		"calm":   with(Base(), nil),
-		"normal": with(Normal(), nil),
-		"stress": with(Stress(), nil),
-		"three":  with(Normal(), func(c *Config) { c.Nodes = 3 }),
-		"ten":    with(Stress(), func(c *Config) { c.Nodes, c.Keys, c.Reads = 10, 24, 1000 }),
-		"short":  with(Stress(), func(c *Config) { c.NearTTL = time.Second }),
-		"writes": with(Stress(), func(c *Config) { c.Writes, c.Keys = 50, 6 }),
-		"slow":   with(Stress(), func(c *Config) { c.Faults.SlowLoads = 0.5 }),
-		"late": with(Normal(), func(c *Config) {
-			c.Faults.SlowView, c.Faults.SlowFor, c.Faults.Every = 0.2, time.Minute, 3*time.Second
-		}),
-	}
+	return all
 }
 
 // sum adds up results.

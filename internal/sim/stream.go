@@ -43,10 +43,11 @@ func (s *stream) open() {
 	s.renewed[nonce] = n.exact()
 	view := n.members.Ring.Fingerprint()
 	s.c.send(s.c.to, func() {
-		s.c.to.keepTenure(s.c.to.exact())
-		s.c.life.renewed = s.c.to.exact()
-		s.c.to.renewals[n.id] = s.c.to.exact()
-		s.c.to.frame(n.id, frame{view: view, inView: true})
+		o := s.c.to
+		now := o.exact()
+		o.keepTenure(now)
+		s.c.life.renewed = now
+		o.heardOf(s.c.life, view, now)
 		s.sub.Renew(nonce)
 		s.write()
 	})
@@ -76,7 +77,7 @@ func (s *stream) take() {
 		}
 		d.frame = s.c.to.frameFor(s.c.from.id)
 		if d.batch.Renewed {
-			d.ages = s.c.to.ages()
+			d.silent = s.c.to.silences()
 		}
 		s.send(d)
 	}

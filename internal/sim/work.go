@@ -14,11 +14,11 @@ func (w *world) anyKey() string { return w.keys[w.zipf.Uint64()%uint64(len(w.key
 
 // readAt lets the process at a member read, again and again.
 func (w *world) readAt(i int) {
-	if w.quiet {
+	if w.quiet && w.now > w.calmAt+2*int64(healTime) {
 		return
 	}
 	w.after(w.exp(int64(float64(time.Second)*float64(len(w.members))/w.cfg.Reads)), func() { w.readAt(i) })
-	if n := w.members[i].node; n != nil && !n.dead && !n.paused {
+	if n := w.members[i].node; n != nil && !n.dead && !n.paused && !n.draining {
 		w.readOn(n)
 	}
 }
@@ -54,7 +54,7 @@ func (w *world) writeAnywhere() {
 	}
 	w.after(w.exp(int64(float64(time.Second)/w.cfg.Writes)), w.writeAnywhere)
 	n := w.members[w.rnd.IntN(len(w.members))].node
-	if n == nil || n.dead || n.paused || !n.members.known {
+	if n == nil || n.dead || n.paused || n.draining || !n.members.known {
 		return
 	}
 	key := w.anyKey()

@@ -23,7 +23,9 @@ type world struct {
 	left    map[string]bool
 	origin  *origin
 	checker *checker
-	quiet   bool // load and faults are over
+	quiet   bool // writes and faults are over
+	calmAt  int64
+	healthy bool // nothing fails in this run
 	busy    int  // faults under way
 
 	nearHits int
@@ -64,6 +66,7 @@ func Trace(cfg Config, seed uint64, key string) []string {
 
 func newWorld(cfg Config, seed uint64) *world {
 	w := &world{engine: newEngine(seed), cfg: cfg, left: make(map[string]bool)}
+	w.healthy = cfg.Faults.none()
 	w.now = int64(time.Hour) // incarnations are times
 	for i := range cfg.Keys {
 		w.keys = append(w.keys, fmt.Sprintf("k%02d", i))
