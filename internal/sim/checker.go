@@ -11,8 +11,9 @@ import (
 // checker judges what callers see. An acknowledgement is an invalidation that returned nil: from then on no read may begin that
 // returns an older version, once the Bound and Slack are over.
 type checker struct {
-	w    *world
-	keys map[string]*history
+	w     *world
+	bound time.Duration
+	keys  map[string]*history
 
 	reads, failed  int
 	acked, partial int
@@ -60,7 +61,10 @@ type Violation struct {
 }
 
 func newChecker(w *world) *checker {
-	c := &checker{w: w, keys: make(map[string]*history), count: make(map[string]int)}
+	c := &checker{w: w, bound: w.cfg.Bound + Slack, keys: make(map[string]*history), count: make(map[string]int)}
+	if w.cfg.Lag > 0 { // a reader may join a load that began just after the invalidation
+		c.bound += w.cfg.Lag + 2*w.cfg.Faults.SlowLoad
+	}
 	for _, k := range w.keys {
 		c.keys[k] = &history{views: make(map[*node]view)}
 	}
@@ -151,7 +155,7 @@ func (c *checker) read(g *reading, res result) {
 	}
 	if age, of := oldest(h.acks, version, g.start); age >= 0 {
 		c.worst = max(c.worst, age)
-		if age > int64(c.w.cfg.Bound+Slack) {
+		if age > int64(c.bound) {
 			c.violation("stale", g.key, "%s reads %s (%s) %v after the invalidation of version %d returned nil",
 				g.n.id, res.value, res.tier, time.Duration(age), of.version)
 		}
@@ -185,7 +189,7 @@ const healTime = 5 * time.Second
 // viewed checks the read against what its process has seen and done.
 func (c *checker) viewed(g *reading, h *history, version int, res result) {
 	v := h.views[g.n]
-	if version < v.invalidated && g.start > v.since {
+	if version < v.invalidated && g.start > v.since && c.w.cfg.Lag == 0 {
 		c.violation("own view", g.key, "%s reads %s (%s) after its own invalidation of version %d", g.n.id, res.value, res.tier, v.invalidated)
 	}
 	if version < v.seen && g.start > v.seenAt {

@@ -10,6 +10,7 @@ type Config struct {
 	Bound, NearTTL, TTL        time.Duration
 	LoadTimeout, LoadQueueTime time.Duration
 	PeerTimeout                time.Duration
+	Lag                        time.Duration // a load reads what the origin had up to so long ago
 
 	Reads, Writes float64 // a second, of the whole cluster
 	AllShare      float64 // of the writes: InvalidateAll

@@ -54,9 +54,6 @@ func (x *fetch) fill(l loaded) {
 		op: opFill, key: x.f.Key, token: x.token, near: int64(n.w.cfg.NearTTL), version: l.version, value: l.value,
 		ttl: int64(n.w.cfg.TTL), age: n.exact() - l.start,
 	}
-	if !n.w.cfg.Rules.Age {
-		req.age = 0
-	}
 	x.giveBack(&req, func(rep *reply, err error) {
 		if err == nil && rep.status == statusAccepted {
 			rep.age, rep.value, rep.version = n.clock()-l.start, l.value, l.version
@@ -106,9 +103,7 @@ func (n *node) giveBackAgain(p *peer, req request, loadedAt int64, wait time.Dur
 			return
 		}
 		p = n.peers[p.id]
-		if n.w.cfg.Rules.Age {
-			req.age = n.exact() - loadedAt
-		}
+		req.age = n.exact() - loadedAt
 		p.start(req, func(rep *reply, err error) {
 			if err != nil || rep.status == statusBusy {
 				n.giveBackAgain(p, req, loadedAt, min(2*wait, maxPause), until, now)

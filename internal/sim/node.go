@@ -82,7 +82,12 @@ func newNode(w *world, index int) *node {
 		peers: make(map[string]*peer), follows: make(map[string]*followed),
 		own: invalidation.NewOwnView(), ownSets: make(ownVersions), owed: newOwed(),
 	}
+	lag := w.cfg.Lag
+	if !w.cfg.Rules.Lag {
+		lag = 0
+	}
 	n.shard = shard.New(shard.Config{
+		Lag:         int64(lag),
 		Incarnation: n.incarnation, Tokens: &n.tokens, MaxBytes: storeBytes, Dropped: n.dropped, Seq: n.log.Seq, Limits: &n.standing.limits, Cap: n.cap,
 	})
 	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second, Window: n.window()}

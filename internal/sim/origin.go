@@ -89,7 +89,7 @@ func (x *fetch) callLoader(done func(loaded, error)) {
 	}
 	failed := w.chance(f.FailedLoads)
 	var value string
-	w.after(w.between(0, d), func() { value = w.origin.read(key, w.now) })
+	w.after(w.between(0, d), func() { value = w.origin.read(key, w.now-w.between(0, int64(w.cfg.Lag))) })
 	w.after(d, func() {
 		w.origin.remove(l)
 		n.event(func() {

@@ -12,12 +12,12 @@ type Rules struct {
 	SentLease   bool // R5: the lease counts from the sending of the renewal
 	Holes       bool // R5: a hole kills what came from the owner
 	Incarnation bool // a new incarnation kills what came from the old one
-	Age         bool // R6: lifetimes count from the start of the load
 	Forward     bool // R8: who is not the owner passes an invalidation on
 	StandIns    bool // R8: stand-ins of a silent owner are told
 	StandInCap  bool // a stand-in's copies live a Bound
 	StandInJoin bool // a stand-in's waiters, and who joins a flight that is on its way past the owner, do not get an old load
 	Owed        bool // R9: what was not confirmed is told again
+	Lag         bool // R11: what is loaded within the lag of an invalidation lives until that is over
 	Interest    bool // R14: grants are on record
 	OwnView     bool // R16
 	Move        bool // a change of the ring drops what changed its owner
@@ -53,7 +53,7 @@ func Complete() Rules {
 func Built() Rules {
 	return Rules{
 		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, NearLease: true, SentLease: true, Holes: true,
-		Incarnation: true, Age: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Interest: true,
+		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
 		OwnView: true, Move: true, MoveNear: true,
 		Doubt: true, Fence: true, Echo: true, Gained: true, CapLeases: true, Void: true,
 		Targets: true, Unequal: true, Relay: true, Silent: true,

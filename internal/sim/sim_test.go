@@ -34,6 +34,8 @@ func profiles() map[string]Config {
 	add("slow", Stress(), func(_ *Config, f *Faults) { f.SlowLoads, f.SlowLoad = 0.5, 9*time.Second })
 	add("late", Normal(), func(_ *Config, f *Faults) { f.SlowView, f.SlowFor, f.Every = 0.2, time.Minute, 3*time.Second })
 
+	add("lag", Normal(), func(c *Config, _ *Faults) { c.Lag = 500 * time.Millisecond })
+
 	// More of one thing.
 	only := func(name string, change func(*Config, *Faults)) {
 		c := Base()
@@ -43,6 +45,9 @@ func profiles() map[string]Config {
 	}
 	only("overlap", func(c *Config, f *Faults) { f.SlowLoads, f.SlowLoad, c.Writes = 0.5, 3*time.Second, 20 })
 	only("overtake", func(c *Config, f *Faults) { f.TailShare, f.Tail, c.Writes = 0.3, 40*time.Millisecond, 40 })
+	only("detours", func(_ *Config, f *Faults) {
+		f.TailShare, f.Tail, f.SlowLoads, f.SlowLoad = 0.1, 200*time.Millisecond, 0.5, 5*time.Second
+	})
 	only("tails", func(_ *Config, f *Faults) { f.TailShare, f.Tail, f.Loss, f.Holes = 0.05, 3*time.Second, 0.01, 0.01 })
 	only("restarts", func(_ *Config, f *Faults) { f.Crash, f.Every = true, 2*time.Second })
 	only("islands", func(_ *Config, f *Faults) { f.Isolate = true })
