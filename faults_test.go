@@ -136,6 +136,7 @@ func (s *storm) write(i int, key string) {
 		return
 	}
 	version := s.origin.bump(key)
+	time.Sleep(time.Microsecond) // no load that read the old version begins at the instant of the invalidation
 	err := s.invalidate(cache, key, version)
 	s.mu.Lock()
 	defer s.mu.Unlock()
