@@ -533,6 +533,9 @@ func (c *Cache[V]) deserted(f *flight[V]) {
 // keep makes an answer a near copy, if it was not overtaken (R3). Its lifetime counts from the sending of the request.
 func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.Item[V], bytes int64) {
 	life := min(rep.Near, rep.TTL, c.policy.near())
+	if a.target != a.m.Ring.Owner(c.hashOf(f.Key)) {
+		life = min(life, c.node.bound) // it may own the key by a ring of its own, and say nothing when that ends (R3)
+	}
 	if life <= 0 || rep.Flags&transport.ReplyUncached != 0 {
 		return
 	}
