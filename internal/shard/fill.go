@@ -171,6 +171,9 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	}
 	v.Mark = v.Mark.At(s.tags.Pos())
 	r := place(&tx, v, now, true)
+	if v.Version > 0 {
+		t.entomb(key, v.Version, now) // a Set that was under way for longer finds it, even if this value is gone by then
+	}
 	s.cfg.Dropped(key)
 	r.Seq = s.cfg.Seq()
 	eff.Outcome, eff.Seq, eff.Until = outcome(r), r.Seq, s.FreshUntil(r.Value)

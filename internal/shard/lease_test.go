@@ -334,3 +334,17 @@ func TestCapOfALease(t *testing.T) {
 	s.Fill("k", token, text("v", 4*second), 5*second)
 	wantValue(t, s, "k", 60*second, "hit v")
 }
+
+// A Set that was under way for long does not replace a later version, even if that has expired by then.
+func TestLateSet(t *testing.T) {
+	s := newTest(Config{})
+	v := text("new", 1*second)
+	v.Version, v.Soft, v.Hard = 8, 2*second, 2*second
+	s.Set("k", v, Cond{}, 1*second)
+	late := text("old", 5*second)
+	late.Version = 7
+	if eff := s.Set("k", late, Cond{}, 5*second); eff.Outcome != Rejected {
+		t.Errorf("got outcome %d, want a refusal", eff.Outcome)
+	}
+	wantValue(t, s, "k", 5*second, "nothing")
+}

@@ -288,6 +288,9 @@ func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
 	if k.lease != nil {
 		n.revoke(k, &eff)
 	}
+	if v.Version > 0 {
+		k.least, k.at, k.known = max(k.least, v.Version), now, true
+	}
 	n.all(k, n.place(k, v, len(n.tags), now, true, &eff), &eff)
 	return eff
 }
