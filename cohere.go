@@ -114,7 +114,11 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 			}
 		}
 		if d.Renewed {
-			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, min(d.NearLease, n.bound)))
+			lease := min(d.NearLease, n.bound)
+			if !d.InView {
+				lease = 0 // nobody tells this one by way of a member that does not take it for one (R8b)
+			}
+			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, lease))
 		}
 	})
 	if d.View != m.Ring.Fingerprint() && m.Ring.Index(p.ID()) >= 0 {
