@@ -17,7 +17,8 @@ type Ask struct {
 
 // Acquire answers an ask that Get could not: Hit (somebody filled the key meanwhile, or Get was not asked), Lease (load
 // it yourself), Waiting (somebody else does: the result comes in a Wake of a later Effect, perhaps before Acquire
-// returns to its caller), Stale (somebody else does, and until then there is the value that Expire left), Moved or Busy. key may alias a buffer.
+// returns to its caller), Stale (somebody else does, or will when the turn comes, and until then there is the value that Expire or ExpireAll
+// left), Moved or Busy. key may alias a buffer.
 //
 // Whoever gets Lease ends it with one Fill, Pass or Release. If the asker may keep a near copy, its interest in the key
 // must be on record before this call, for as long as it may wait and keep the copy.
@@ -35,7 +36,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		if s.Fresh(&e.Value, now) {
 			return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
 		}
-		if e.Value.Expired && now < e.Value.Hard && s.tags.Alive(&e.Value.Mark) {
+		if s.servable(&e.Value, now) {
 			stale = &e.Value
 		}
 	}
@@ -45,7 +46,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		t.remove(l)
 		l = nil
 	}
-	if l != nil && stale != nil {
+	if stale != nil && (l != nil || !s.mayRefresh(stale, now)) {
 		return Result{Kind: Stale, Value: stale}
 	}
 	if l != nil {

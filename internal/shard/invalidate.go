@@ -143,7 +143,7 @@ func (t *table) lagEnd(key string) int64 {
 	if tomb, ok := t.tombs.Peek(key); ok {
 		at = tomb.loose
 	}
-	return at + t.s.cfg.Lag
+	return max(at, t.s.outdated.Load()) + t.s.cfg.Lag
 }
 
 // tagLagEnd is lagEnd for the tags of a value.

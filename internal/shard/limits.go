@@ -15,23 +15,20 @@ func (s *Shard) FreshUntil(v *Value) int64 {
 	if !s.tags.Alive(&v.Mark) {
 		return 0
 	}
-	if l := s.cfg.Limits.Load(); l != nil {
-		return l.end(v)
+	end := v.Soft
+	if first := s.outdated.Load(); v.LoadedAt < first {
+		end = min(end, first-1)
 	}
-	return v.Soft
+	if l := s.cfg.Limits.Load(); l != nil && v.LoadedAt < l.Before {
+		end = min(end, l.BeforeEnd)
+	}
+	return end
 }
 
-// Fresh tells whether v is fresh at now: within its lifetime and the limits, and not dead by one of its tags.
+// Fresh tells whether v is fresh at now: within its lifetime and the limits, not outdated by ExpireAll, and not dead by one of its tags.
 func (s *Shard) Fresh(v *Value, now int64) bool {
 	if l := s.cfg.Limits.Load(); l != nil && now >= l.End {
 		return false
 	}
 	return now < s.FreshUntil(v)
-}
-
-func (l *Limits) end(v *Value) int64 {
-	if v.LoadedAt < l.Before {
-		return min(v.Soft, l.BeforeEnd)
-	}
-	return v.Soft
 }

@@ -210,7 +210,7 @@ func (m *model) time() {
 }
 
 func (m *model) rare() {
-	switch m.rnd.IntN(9) {
+	switch m.rnd.IntN(10) {
 	case 0:
 		m.effect("clear", m.s.Clear(m.now), m.n.clear(m.now))
 		for _, key := range m.keys {
@@ -244,6 +244,11 @@ func (m *model) rare() {
 	case 7:
 		holder := m.member()
 		m.effect("held all", m.s.HeldAll(holder, m.now), m.n.heldAll(holder, m.now))
+	case 8:
+		m.effect("expire all", m.s.ExpireAll(m.now), m.n.expireAll(m.now))
+		for _, key := range m.keys {
+			m.hurt[key] = m.step
+		}
 	case 4, 5:
 		holder, until := m.member(), m.now+m.rnd.Int64N(150)
 		m.s.HolderGone(holder, until)

@@ -21,6 +21,7 @@ type nkey struct {
 	least uint64 // lowest version that is not dead
 	at    int64  // last invalidation
 	known bool   // there was one
+	mark  int64  // last ExpireAll, and one; 0: none
 }
 
 type nlease struct {
@@ -67,7 +68,7 @@ func newNaive(keys []string) *naive {
 }
 
 func (n *naive) fresh(k *nkey, now int64) bool {
-	return k.value != nil && now < k.value.Soft && !n.dead(k.value, k.since)
+	return k.value != nil && now < k.value.Soft && k.value.LoadedAt >= k.mark && !n.dead(k.value, k.since)
 }
 
 // dead tells whether a tag of v was invalidated after the first since of them.
@@ -103,7 +104,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 		return nwake{kind: Hit, text: string(k.value.Bytes), keep: true}
 	}
 	stale := ""
-	if k.kept(now) && k.value.Expired && !a.Fresh && !n.dead(k.value, k.since) {
+	if k.kept(now) && !k.value.Absent && (k.value.Expired || k.value.LoadedAt < k.mark) && !a.Fresh && !n.dead(k.value, k.since) {
 		stale = string(k.value.Bytes)
 	}
 	if k.lease != nil && (len(k.queue) > 0 || !k.lease.over(now)) {
@@ -312,7 +313,7 @@ func (n *naive) expire(key string, least uint64, now int64) (eff neffect) {
 	k := n.keys[key]
 	old := k.value
 	eff = n.invalidate(key, least, now)
-	if old == nil || k.value != nil || old.Absent || now >= old.Hard || !old.Expired && (now >= old.Soft || n.dead(old, k.since)) {
+	if old == nil || k.value != nil || old.Absent || now >= old.Hard || !old.Expired && (now >= min(old.Soft, k.end(old)) || n.dead(old, k.since)) {
 		return eff
 	}
 	v := *old
@@ -320,6 +321,25 @@ func (n *naive) expire(key string, least uint64, now int64) (eff neffect) {
 		v.Soft, v.Expired = now, true
 	}
 	k.value = &v
+	return eff
+}
+
+// end is when ExpireAll ended v.
+func (k *nkey) end(v *Value) int64 {
+	if v.LoadedAt < k.mark {
+		return k.mark - 1
+	}
+	return v.Soft
+}
+
+func (n *naive) expireAll(now int64) (eff neffect) {
+	for _, k := range n.keys {
+		k.mark = now + 1
+		if k.lease != nil {
+			n.revoke(k, &eff)
+			n.next(k, now, &eff)
+		}
+	}
 	return eff
 }
 

@@ -48,6 +48,8 @@ type Config struct {
 	Cap func(key string, now int64) time.Duration
 	// Limits are what the Limits of this member are, for all its shards. Nil, or holding nil: none.
 	Limits *atomic.Pointer[Limits]
+	// Refreshes bounds the loads a second that replace what ExpireAll left. 0: no bound.
+	Refreshes int
 	// Seq is the number of the log's last event. It may be called with a shard lock held and takes no lock. Nil: always 0.
 	Seq func() uint64
 }
@@ -71,6 +73,8 @@ type Shard struct {
 	rejected      atomic.Uint64
 	expired       atomic.Uint64
 	invalidations atomic.Uint64
+	outdated      atomic.Int64 // what was loaded before it is a stale copy at best (ExpireAll)
+	refresh       atomic.Int64 // the next lease that replaces such a copy is granted from then on
 }
 
 // New makes an empty Shard.

@@ -1,0 +1,41 @@
+package shard
+
+import "time"
+
+// ExpireAll is Expire for whatever is resident: nothing that was loaded by now is fresh any more, values among it may be served as
+// stale copies until their hard end, and all leases are revoked. It takes as long for many entries as for few. What it left is replaced as
+// it is asked for, by Config.Refreshes loads a second at most; whoever asks beyond that gets the stale copy and no lease.
+//
+// It forgets no lowest version and does not call Config.Dropped: the caller numbers one event for the whole keyspace after it. It locks one
+// part after the other.
+func (s *Shard) ExpireAll(now int64) (eff Effect) {
+	// Order: the mark first. A load that read the old value and fills its key before its lease is revoked began by the mark.
+	for {
+		first := s.outdated.Load()
+		if first > now || s.outdated.CompareAndSwap(first, now+1) {
+			break
+		}
+	}
+	s.eachTable(func(t *table) {
+		for _, l := range t.leases {
+			t.revoke(l, &eff)
+			t.next(l, now, &eff)
+		}
+	})
+	return eff
+}
+
+// servable tells whether v, which is not fresh, may be served as a stale copy: Expire or ExpireAll left it, it has not reached
+// its end, and no tag of it was invalidated.
+func (s *Shard) servable(v *Value, now int64) bool {
+	return now < v.Hard && !v.Absent && (v.Expired || v.LoadedAt < s.outdated.Load()) && s.tags.Alive(&v.Mark)
+}
+
+// mayRefresh tells whether a lease may be granted now to replace a stale copy. What Expire left need not wait for its turn: it is one key.
+func (s *Shard) mayRefresh(stale *Value, now int64) bool {
+	if stale.Expired || s.cfg.Refreshes <= 0 {
+		return true
+	}
+	next := s.refresh.Load()
+	return now >= next && s.refresh.CompareAndSwap(next, now+int64(time.Second)/int64(s.cfg.Refreshes))
+}
