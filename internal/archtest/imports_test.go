@@ -37,7 +37,7 @@ type room struct {
 var layout = map[string]room{
 	".": {
 		project: []string{
-			"near", "peers", "ring", "singleflight", "invalidation",
+			"near", "peers", "ring", "singleflight", "invalidation", "feed",
 			"internal/clock", "internal/counter", "internal/foreign", "internal/membership", "internal/origin", "internal/shard", "internal/store", "internal/tag",
 			"internal/transport",
 		},
@@ -56,6 +56,9 @@ var layout = map[string]room{
 	"peers/discoverytest": {project: []string{"peers"}},
 
 	"peers/peerstest": {project: []string{"peers"}, tests: []string{grpcLib, nettestLib}},
+
+	"feed":          {tests: []string{"feed/feedtest"}},
+	"feed/feedtest": {project: []string{"feed"}},
 
 	"internal/clock":      {},
 	"internal/counter":    {passive: true},
