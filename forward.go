@@ -22,7 +22,7 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	case all && len(req.Tags) > 0:
 		ks.dropTags(req.Tags)
 	case all:
-		ks.dropAll()
+		ks.dropAll(req.Flags)
 	default:
 		ks.drop(req.Keys, req.Version, req.Flags)
 	}
@@ -31,12 +31,12 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	if all || same || !m.known || req.Flags&transport.FlagForwarded != 0 {
 		return true
 	}
-	flags := req.Flags&transport.FlagSoft | transport.FlagForwarded
+	flags, least := req.Flags&transport.FlagSoft|transport.FlagForwarded, req.Version
 	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(req.Keyspace, req.Keys)
 	if len(others) == 0 {
 		return true
 	}
-	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others, flags) })
+	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others, flags, least) })
 }
 
 // ownedByOthers groups copies of the keys that other members own, by owner.
@@ -70,13 +70,15 @@ func (n *Node) answerLater(name string, s *transport.Session, id uint32, rep *tr
 }
 
 // forward passes keys on to the members that own them by this node's ring. One that can hold nothing any more need not confirm.
-func (n *Node) forward(ctx context.Context, m *members, keyspace string, parts map[string][]string, flags uint32) error {
+func (n *Node) forward(ctx context.Context, m *members, keyspace string, parts map[string][]string, flags uint32, least uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tellers)
 	for owner, part := range parts {
 		for chunk := range chunks(part) {
 			g.Go(func() error {
-				err := n.pass(ctx, m.peer(owner), n.invalidateRequest(keyspace, chunk, flags))
+				req := n.invalidateRequest(keyspace, chunk, flags)
+				req.Version = least
+				err := n.pass(ctx, m.peer(owner), req)
 				if err != nil && n.gone(m, owner, n.clock.Exact()) {
 					return nil
 				}

@@ -165,9 +165,13 @@ func (ks *keyspace) drop(keys []string, minVersion uint64, flags uint32) {
 	ks.node.log.Wake()
 }
 
-// dropAll invalidates the whole keyspace on this node.
-func (ks *keyspace) dropAll() {
-	eff := ks.shard.Clear(ks.node.clock.Exact())
+// dropAll invalidates the whole keyspace on this node; with FlagSoft values stay as stale copies, which are replaced at a bounded rate.
+func (ks *keyspace) dropAll(flags uint32) {
+	clear := ks.shard.Clear
+	if flags&transport.FlagSoft != 0 {
+		clear = ks.shard.ExpireAll
+	}
+	eff := clear(ks.node.clock.Exact())
 	ks.announceAll()
 	ks.local.forgetAll()
 	ks.carryOut(eff)
@@ -193,7 +197,7 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 		return err
 	}
 	ks.own.AllInvalidated(began, ks.node.clock.Exact(), ks.remembered(err))
-	ks.dropAll()
+	ks.dropAll(0)
 	return err
 }
 

@@ -93,6 +93,14 @@ func (c Config[V]) policy() policy {
 // near returns the lifetime wanted for near copies; 0: none are kept.
 func (p policy) near() time.Duration { return max(p.nearTTL, 0) }
 
+// refreshes bounds the loads a second that replace what a gap in a feed made stale.
+func (p policy) refreshes() int {
+	if p.maxLoads <= 0 {
+		return defaultMaxLoads
+	}
+	return p.maxLoads
+}
+
 // longestLoad is how long a lease may be in use: the wait for a slot and the load.
 func (p policy) longestLoad() time.Duration {
 	const unlimited = time.Hour
@@ -125,6 +133,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		Cap:         ks.cap,
 		Limits:      &n.standing.limits,
 		Lag:         int64(p.lag),
+		Refreshes:   p.refreshes(),
 	})
 	return ks
 }

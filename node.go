@@ -39,6 +39,7 @@ type Node struct {
 
 	members   atomic.Pointer[members]
 	keyspaces atomic.Pointer[map[string]*keyspace]
+	feeds     atomic.Pointer[[]*Feed]
 	closed    atomic.Bool
 	joined    chan struct{} // closed when the members are known
 	answered  atomic.Int64  // when discovery last did
@@ -58,7 +59,7 @@ type Node struct {
 	standing standing
 	waits    waits
 
-	// mu guards table, contested and changes of members and keyspaces. Lock order: mu, then followMu or a shard lock.
+	// mu guards table, contested and changes of members, keyspaces and feeds. Lock order: mu, then followMu or a shard lock.
 	mu        sync.Mutex
 	table     *membership.Table
 	contested bool // what transport.Contested last said
@@ -188,6 +189,7 @@ func (n *Node) start(l net.Listener) {
 	n.log = invalidation.NewLog(invalidation.LogConfig{})
 	n.interest = invalidation.NewInterest()
 	n.keyspaces.Store(&map[string]*keyspace{})
+	n.feeds.Store(&[]*Feed{})
 	n.follows = make(map[string]*followed)
 	n.standing.doubt = n.newDoubt()
 	n.hearing.contacts = invalidation.NewContacts(n.bound, n.clock.Exact())
@@ -315,6 +317,9 @@ func (n *Node) tick() {
 			n.tickHolders(now)
 			for _, ks := range all {
 				ks.tick(now)
+			}
+			for _, f := range *n.feeds.Load() {
+				f.tick(now)
 			}
 		}
 		pause = sweep(all, now, pause)

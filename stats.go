@@ -17,6 +17,7 @@ type Stats struct {
 	DiscoveryAge   time.Duration // since discovery last answered; negative: it has not yet
 	Members        []MemberStats
 	Keyspaces      map[string]KeyspaceStats
+	Feeds          []FeedStats
 }
 
 // MemberStats is what a node knows of a member.
@@ -114,6 +115,9 @@ func (n *Node) Stats() Stats {
 	}
 	for name, ks := range *n.keyspaces.Load() {
 		s.Keyspaces[name] = ks.stats()
+	}
+	for _, f := range *n.feeds.Load() {
+		s.Feeds = append(s.Feeds, f.Stats())
 	}
 	return s
 }

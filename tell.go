@@ -21,6 +21,7 @@ type telling struct {
 	flags uint32   // of the requests
 	tags  []string // in place of keys: what has one of them, everywhere
 	owed  *invalidation.Owed
+	least uint64 // versions below it are dead (shard.Shard.Invalidate)
 	began int64
 	wide  bool                           // all that can be reached are told, whoever owns the keys
 	asked map[membership.Target][]string // what was passed to whom, whatever came of it
@@ -79,7 +80,7 @@ func (t *telling) round(ctx context.Context, m *members) {
 		switch {
 		case !ok, target.ID != m.Me().ID && n.gone(m, target.ID, now):
 		case target.ID == m.Me().ID:
-			t.ks.drop(part, 0, t.flags)
+			t.ks.drop(part, t.least, t.flags)
 		case len(t.tags) > 0:
 			for chunk := range slices.Chunk(t.tags, transport.MaxTags) {
 				asks = append(asks, func() { t.ask(ctx, m, target, chunk) })
@@ -168,6 +169,7 @@ func (t *telling) ask(ctx context.Context, m *members, target membership.Target,
 	if len(t.tags) > 0 {
 		req = ks.node.tagsRequest(ks.name, part)
 	}
+	req.Version = t.least
 	p := m.peer(target.ID)
 	err := transport.ErrDown
 	if ks.node.reachable(ctx, p) {
