@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Does what CI does, on any machine with Go, git and, for the race detector, a C compiler. What else it needs it builds
-# with go from pinned modules, so the first run takes minutes and later ones much less.
+# with go from pinned modules, so the first run takes minutes and later ones much less. PostgreSQL it installs on Debian
+# when it runs as root; elsewhere NEARCACHE_SKIP_POSTGRES=1 does without.
 #
 #   scripts/ci.sh              everything
 #   scripts/ci.sh lint test    only these sections
@@ -12,7 +13,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-sections=(tools tidy build arch generated lint test sim repeat fuzz 32bit nested catalog compat)
+sections=(tools tidy build arch generated lint test sim repeat fuzz 32bit postgres nested catalog compat)
 
 # modules prints the directory of every module of the repository but the pinned tools.
 modules() { git ls-files -co --exclude-standard -- 'go.mod' '*/go.mod' | grep -v '^tools/' | xargs -rn1 dirname | sort; }
@@ -140,9 +141,18 @@ section_32bit() { # counters, accounting and the wire on a 32-bit machine (case 
 	fi
 }
 
+section_postgres() { # feed/outbox on a PostgreSQL that the test starts; as root, what is not installed is installed
+	if [ -z "${NEARCACHE_SKIP_POSTGRES:-}" ] && ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null && ! command -v initdb >/dev/null; then
+		[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+			fail "there is no PostgreSQL; Debian: apt-get install postgresql. NEARCACHE_SKIP_POSTGRES=1 goes on without"
+		(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends postgresql) >/dev/null || fail "apt-get install postgresql"
+	fi
+	(cd feed/outbox/postgrestest && race_test ./...) || fail "go test in feed/outbox/postgrestest"
+}
+
 section_nested() { # the tests of every other module
 	local m
-	for m in $(nested); do
+	for m in $(nested | grep -vx feed/outbox/postgrestest); do
 		echo "go test in $m"
 		(cd "$m" && race_test ./...) || fail "go test in $m"
 	done

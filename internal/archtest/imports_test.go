@@ -59,6 +59,7 @@ var layout = map[string]room{
 
 	"feed":          {tests: []string{"feed/feedtest"}},
 	"feed/feedtest": {project: []string{"feed"}},
+	"feed/outbox":   {project: []string{"feed"}},
 
 	"internal/clock":      {},
 	"internal/counter":    {passive: true},
