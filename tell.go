@@ -154,7 +154,11 @@ func (t *telling) unasked(target membership.Target, part []string) (rest []strin
 		t.asked[target] = part
 		return part, true
 	}
-	rest = slices.DeleteFunc(slices.Clone(part), func(k string) bool { return slices.Contains(before, k) })
+	known := make(map[string]bool, len(before))
+	for _, k := range before {
+		known[k] = true
+	}
+	rest = slices.DeleteFunc(slices.Clone(part), func(k string) bool { return known[k] })
 	t.asked[target] = slices.Concat(before, rest)
 	return rest, len(rest) > 0
 }
