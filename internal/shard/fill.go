@@ -172,7 +172,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	v.Mark = v.Mark.At(s.tags.Pos())
 	r := place(&tx, v, now, true)
 	if v.Version > 0 {
-		t.entomb(key, v.Version, now) // a Set that was under way for longer finds it, even if this value is gone by then
+		t.rememberSet(key, v.Version) // a Set that was under way for longer finds it, even if this value is gone by then
 	}
 	s.cfg.Dropped(key)
 	r.Seq = s.cfg.Seq()
@@ -192,6 +192,6 @@ func (t *table) allowed(key string, resident *Value, v Value, cond Cond, now int
 	if resident != nil && v.older(resident.Version) {
 		return false
 	}
-	_, least := t.tombstone(key)
-	return !v.older(least)
+	tomb, _ := t.tombs.Peek(key)
+	return !v.older(max(tomb.least, tomb.set))
 }

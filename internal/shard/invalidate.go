@@ -14,6 +14,7 @@ type tombstone struct {
 	at    int64  // when the last one arrived
 	loose int64  // when the last one without a version arrived
 	least uint64 // versions below this are dead
+	set   uint64 // of the last Set: a Set of a lower one comes too late
 }
 
 // Invalidate removes what is resident for key, value or absence, calls Config.Dropped, revokes the lease, whose load may
@@ -120,6 +121,16 @@ func (t *table) newTombstones(size int) *simplelru.LRU[string, tombstone] {
 		panic("nearcache: no room for tombstones: " + err.Error()) // New never asks for less than one
 	}
 	return tombs
+}
+
+// rememberSet notes the version of a Set. It says nothing about loads: those are what the origin has.
+func (t *table) rememberSet(key string, version uint64) {
+	tomb, ok := t.tombs.Peek(key)
+	if !ok {
+		tomb = tombstone{at: t.floor, loose: t.floor}
+	}
+	tomb.set = max(tomb.set, version)
+	t.tombs.Add(strings.Clone(key), tomb)
 }
 
 func (t *table) entomb(key string, minVersion uint64, now int64) {

@@ -14,6 +14,7 @@ type naive struct {
 }
 
 type nkey struct {
+	set   uint64 // version of the last Set
 	value *Value
 	since int // how many tags had been invalidated when its load began
 	lease *nlease
@@ -282,16 +283,14 @@ func (n *naive) set(key string, v Value, c Cond, now int64) (eff neffect) {
 		return eff
 	}
 	there := n.fresh(k, now) && !k.value.Absent
-	if c.IfAbsent && there || c.IfPresent && !there || k.tooOld(v.Version, now) {
+	if c.IfAbsent && there || c.IfPresent && !there || k.tooOld(v.Version, now) || v.Version > 0 && v.Version < k.set {
 		eff.outcome = Rejected
 		return eff
 	}
 	if k.lease != nil {
 		n.revoke(k, &eff)
 	}
-	if v.Version > 0 {
-		k.least, k.at, k.known = max(k.least, v.Version), now, true
-	}
+	k.set = max(k.set, v.Version)
 	n.all(k, n.place(k, v, len(n.tags), now, true, &eff), &eff)
 	return eff
 }
@@ -346,7 +345,7 @@ func (n *naive) expireAll(now int64) (eff neffect) {
 func (n *naive) clear(now int64) (eff neffect) {
 	n.floor = now
 	for _, k := range n.keys {
-		k.least, k.known = 0, false
+		k.least, k.set, k.known = 0, 0, false
 		k.value = nil
 		if k.lease != nil {
 			n.revoke(k, &eff)
