@@ -100,7 +100,9 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 	}
 	n.follow(p, func(f *followed) {
 		f.view.Store(d.View)
-		if d.Reset {
+		if d.Reset || !d.InView && d.View != m.Others {
+			// Writers look at the views of those that they list (R8b). One that they do not list, and that goes by another ring
+			// even without itself, takes a member for an owner that is told nothing.
 			f.apply(n, f.follower.Reset(incarnation, d.Seq))
 		}
 		for i := range d.Invs {
@@ -114,11 +116,7 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 			}
 		}
 		if d.Renewed {
-			lease := min(d.NearLease, n.bound)
-			if !d.InView {
-				lease = 0 // nobody tells this one by way of a member that does not take it for one (R8b)
-			}
-			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, lease))
+			f.apply(n, f.follower.Renewed(incarnation, d.Seq, sentAt, min(d.NearLease, n.bound)))
 		}
 	})
 	if d.View != m.Ring.Fingerprint() && m.Ring.Index(p.ID()) >= 0 {

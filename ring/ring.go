@@ -157,6 +157,9 @@ func (r *Ring) numberZones() {
 	r.spread = len(populated)
 }
 
+// Fingerprint returns what the Fingerprint of a ring of these members, sorted by ID, would be, without making it.
+func Fingerprint(sorted []Member) uint64 { return fingerprint(sorted) }
+
 // fingerprint hashes what decides about ownership: members that own nothing do not count, since the others may not know of
 // them. Lengths stand before the strings, so that no two lists read the same.
 func fingerprint(sorted []Member) uint64 {

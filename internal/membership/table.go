@@ -22,6 +22,7 @@ type View struct {
 	Self    int            // index of this node
 	Listed  bool           // discovery reports this node; false: the node has added itself
 	Ring    *ring.Ring     // its members have the same indexes
+	Others  uint64         // the fingerprint of a ring of the others
 	byAddr  map[string]int // indexes
 	// ListedAt is the address that discovery has for this node's ID, as a rule its own. Another one lags behind, or is that of another
 	// process with the same ID. Empty: discovery does not know the ID.
@@ -203,7 +204,9 @@ func (t *Table) build(list []peers.Member) (*View, error) {
 	for i, m := range members {
 		byAddr[m.Addr] = i
 	}
-	return &View{Members: slices.Clip(members), Self: r.Index(me), Listed: listed, ListedAt: listedAt, Ring: r, byAddr: byAddr}, nil
+	self := r.Index(me)
+	others := ring.Fingerprint(slices.Delete(onRing, self, self+1))
+	return &View{Members: slices.Clip(members), Self: self, Listed: listed, ListedAt: listedAt, Ring: r, Others: others, byAddr: byAddr}, nil
 }
 
 // clean returns the list in canonical form, without doubles and without order.
