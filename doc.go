@@ -29,6 +29,8 @@
 // under way when the key, or a tag of its value, was invalidated is not stored. When an owner did not confirm, and may still hold it,
 // the error is a *PartialError that says how long an old copy may live. docs/protocol.md has the rules.
 //
+// Changes that others make at the origin come in through a stream of them: Node.Follow, package feed.
+//
 // # Failures
 //
 // A sick peer costs a bounded delay and a load, never an error. Loads are bounded (MaxLoads), queue for a bounded time

@@ -7,10 +7,12 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"time"
 
 	"github.com/nearcache/nearcache"
+	"github.com/nearcache/nearcache/feed"
 	"github.com/nearcache/nearcache/peers"
 )
 
@@ -155,4 +157,38 @@ func ExampleNode_Handler() {
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/nearcache/stats.json", nil))
 	fmt.Println(w.Code, w.Header().Get("Content-Type"))
 	// Output: 200 application/json
+}
+
+// Another program changes a price; the stream of changes tells the cache.
+func ExampleNode_Follow() {
+	ctx := context.Background()
+	node, err := nearcache.Start(ctx, nearcache.NodeConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer node.Close(ctx)
+	changes := feed.NewMemory(0) // in production an outbox table, or a broker
+	f, err := node.Follow(ctx, changes, nearcache.FeedConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	db := table{"8812": {"Lamp", 1990}}
+	products, err := nearcache.New(node, "product", nearcache.Config[product]{Load: db.product})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(products.Get(ctx, "8812"))
+
+	db["8812"] = product{"Lamp", 1790}
+	changes.Append(feed.Change{Keyspace: "product", Key: "8812"})
+	for f.Stats().Applied == 0 {
+		runtime.Gosched()
+	}
+	fmt.Println(products.Get(ctx, "8812"))
+	// Output:
+	// {Lamp 1990} <nil>
+	// {Lamp 1790} <nil>
 }

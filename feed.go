@@ -17,8 +17,8 @@ import (
 type FeedConfig struct {
 	// Name tells feeds apart in Stats and in the log. Empty: "feed".
 	Name string
-	// After is where to go on: the last position that Save was given. Empty: at the end of the stream, and what this node holds by then is
-	// taken as after a gap.
+	// After is where to go on: the last position that Save was given. Empty: at the end of the stream. What this node holds by then is taken as
+	// after a gap, and with Save, which should have had a position, what any member holds.
 	After feed.Position
 	// Save keeps a position, so that a process that starts later can go on from it. It is called once a second at most, and never with a
 	// position behind a change that an owner did not confirm, until no copy can be left that missed it. A panic is an error; an error is logged, and Save is
@@ -38,6 +38,7 @@ type Feed struct {
 	ctx    context.Context //nolint:containedctx // a lifetime, not a request
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when Read is not called any more
+	lost   bool          // members may hold what changed before the first position; of run
 	turn   chan struct{} // capacity 1, held while a batch is applied
 
 	// mu guards what follows. It is a leaf.
@@ -81,7 +82,7 @@ func (n *Node) Follow(ctx context.Context, source feed.Source, cfg FeedConfig) (
 			f.cancel()
 			return nil, err
 		}
-		f.position = tail
+		f.position, f.lost = tail, cfg.Save != nil
 		for _, ks := range *n.keyspaces.Load() {
 			ks.dropAll(transport.FlagSoft) // nobody knows what of it changed before the position
 		}
@@ -194,6 +195,12 @@ func (f *Feed) run() {
 
 // read runs the source until it gives up, in whatever way. One that ignores its context is waited for by Close, but not for ever.
 func (f *Feed) read(after feed.Position) error {
+	if f.lost {
+		if err := f.apply(feed.Batch{Position: after, Gap: "no position was saved"}); err != nil {
+			return err
+		}
+		f.lost = false
+	}
 	_, err := foreign.Call(context.WithoutCancel(f.ctx), "Source.Read", func() (struct{}, error) {
 		return struct{}{}, f.source.Read(f.ctx, after, f.apply)
 	}, nil)

@@ -285,10 +285,16 @@ func TestFeedPositions(t *testing.T) {
 			saved[p] = time.Now()
 			return nil
 		}}
-		f := followFeed(t, c.Nodes[0], s, cfg)
 		const ttl = 3 * time.Minute
 		caches := open(t, c, "k", nearcache.Config[int]{Load: s.load, TTL: ttl})
 		key := testcluster.Key(c.Nodes[0], "k", "n2", 0)
+		s.wantFresh(t, caches, []string{key})
+		f := followFeed(t, c.Nodes[0], s, cfg)
+		settle()
+		if v, info, err := caches[1].GetInfo(t.Context(), key); !info.Stale || err != nil {
+			t.Errorf("got %d (stale: %v), %v, want a stale copy: nobody knows what changed before the first position", v, info.Stale, err)
+		}
+		settle()
 		s.wantFresh(t, caches, []string{key})
 		s.Append(s.write("x")...)
 		settle()

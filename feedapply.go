@@ -116,7 +116,7 @@ func (p *plan) add(c *feed.Change) {
 	if p.f.node.keyspace(c.Keyspace) == nil {
 		p.count.Unknown++
 	}
-	again := false
+	var again bool
 	switch {
 	case c.Key != "":
 		of := part(p.keys, c.Keyspace)
