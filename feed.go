@@ -37,9 +37,9 @@ type Feed struct {
 
 	ctx    context.Context //nolint:containedctx // a lifetime, not a request
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when Read is not called any more
-	lost   bool          // members may hold what changed before the first position; of run
-	turn   chan struct{} // capacity 1, held while a batch is applied
+	ended  sync.WaitGroup // of the goroutines
+	lost   bool           // members may hold what changed before the first position; of run
+	turn   chan struct{}  // capacity 1, held while a batch is applied
 
 	// mu guards what follows. It is a leaf.
 	mu       sync.Mutex
@@ -73,7 +73,7 @@ func (n *Node) Follow(ctx context.Context, source feed.Source, cfg FeedConfig) (
 	cfg.Keyspaces = slices.Clone(cfg.Keyspaces)
 	f := &Feed{
 		node: n, source: source, cfg: cfg, position: cfg.After, saved: cfg.After,
-		ended: make(chan struct{}), turn: make(chan struct{}, 1), strays: make(map[string]*stray),
+		turn: make(chan struct{}, 1), strays: make(map[string]*stray),
 	}
 	f.ctx, f.cancel = context.WithCancel(n.ctx)
 	if f.position == "" {
@@ -98,20 +98,29 @@ func (n *Node) Follow(ctx context.Context, source feed.Source, cfg FeedConfig) (
 func (n *Node) addFeed(f *Feed) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed.Load() || !n.run("feed", f.run) {
+	if n.closed.Load() {
 		return false
 	}
+	f.start("feed", f.run)
 	if f.cfg.Save != nil {
-		n.run("feed save", f.save)
+		f.start("feed save", f.save)
 	}
 	feeds := append(slices.Clone(*n.feeds.Load()), f)
 	n.feeds.Store(&feeds)
 	return true
 }
 
+// start starts a goroutine that Close waits for.
+func (f *Feed) start(name string, do func()) {
+	f.ended.Add(1)
+	if !f.node.run(name, func() { defer f.ended.Done(); do() }) {
+		f.ended.Done()
+	}
+}
+
 // Close ends the feed: nothing more is applied, and Save is called a last time. It may be called many times.
 //
-// Errors: the context's, when it ended before the source did.
+// Errors: the context's, when it ended before the source or Save did.
 func (f *Feed) Close(ctx context.Context) error {
 	n := f.node
 	n.mu.Lock()
@@ -119,8 +128,13 @@ func (f *Feed) Close(ctx context.Context) error {
 	n.feeds.Store(&feeds)
 	n.mu.Unlock()
 	f.cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.ended.Wait()
+	}()
 	select {
-	case <-f.ended:
+	case <-ended:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -160,7 +174,6 @@ func jittered(d time.Duration) time.Duration { return d - rand.N(d/2) }
 
 // run reads the stream, from where it was read up to, until the feed ends.
 func (f *Feed) run() {
-	defer close(f.ended)
 	select {
 	case <-f.node.joined: // before that nobody knows who has to be told
 	case <-f.ctx.Done():

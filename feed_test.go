@@ -279,6 +279,7 @@ func TestFeedPositions(t *testing.T) {
 		var last feed.Position
 		var mu sync.Mutex
 		cfg := nearcache.FeedConfig{Save: func(_ context.Context, p feed.Position) error {
+			time.Sleep(100 * time.Millisecond)
 			mu.Lock()
 			defer mu.Unlock()
 			last = p
@@ -321,8 +322,13 @@ func TestFeedPositions(t *testing.T) {
 			t.Errorf("a position was saved %v after something before it was missed, want %v", d, ttl)
 		}
 
+		s.Append(s.write("x")...)
+		synctest.Wait()
 		if err := f.Close(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+		if st := f.Stats(); last != st.Position || st.Saved != last {
+			t.Errorf("got %q saved after Close, want %q", last, st.Position)
 		}
 		s.Append(s.write(key)...)
 		settle()
