@@ -41,7 +41,7 @@ type reader struct{ got chan Result }
 // no value older than the last invalidation that had returned when the ask began; the number that Get returns never
 // covers a change that the value misses; everybody is answered; nothing is left over.
 func TestConcurrent(t *testing.T) {
-	c := newCluster(t, 1<<17)
+	c := newCluster(t, 1<<15)
 	var readers, rest sync.WaitGroup
 	for i := range 6 {
 		readers.Go(func() { c.read(rand.New(rand.NewPCG(uint64(i), 1))) })
