@@ -34,7 +34,8 @@ func (n *node) received(s *stream, d *down) {
 	}
 	n.follow(s.c.p, func(f *followed) {
 		f.view = d.frame.view
-		if b.Reset {
+		unlisted := !d.frame.inView && d.frame.view != n.members.Others && n.w.cfg.Rules.Unlisted
+		if b.Reset || unlisted {
 			f.apply(n, f.follower.Reset(f.speaker(inc), b.Seq))
 		}
 		for i := range b.Events {

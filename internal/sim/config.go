@@ -34,6 +34,8 @@ type Faults struct {
 
 	Crash, Isolate, Cut, OneWay, Pause, Leave bool
 
+	Listed bool // who is isolated stays on the list
+
 	Every    time.Duration // mean time between two of them
 	Learn    time.Duration // a change of the list is known everywhere within this time
 	SlowView float64       // of the changes and members: it is known only within SlowLearn

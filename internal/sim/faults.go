@@ -103,13 +103,13 @@ func (w *world) crash(i int) {
 	})
 }
 
-// isolate cuts one member off. If that lasts the others drop it from their list; it may hear of that or not.
+// isolate cuts one member off. If that lasts the others may drop it from their list; it may hear of that or not.
 func (w *world) isolate(i int) {
 	w.note("", "ISOLATE %s", w.ids[i])
 	w.block(i, true, true)
 	d := w.between(int64(200*time.Millisecond), int64(9*time.Second))
 	removed := false
-	if d > int64(3*time.Second) {
+	if d > int64(3*time.Second) && w.chance(0.6) && !w.cfg.Faults.Listed {
 		told := w.chance(0.5)
 		w.after(int64(1500*time.Millisecond), func() {
 			removed = true

@@ -218,11 +218,6 @@ func (x *fetch) request(target int) {
 		req := n.getRequest(x.f.Key)
 		req.standIn, req.fresh = x.standIn, x.fresh
 		x.call = p.start(req, x.answered)
-		x.call.capped = func() {
-			if n.w.cfg.Rules.Halves {
-				x.becomeUntold()
-			}
-		}
 	})
 }
 
@@ -247,9 +242,6 @@ func (x *fetch) requestLocal() {
 	if !n.resident(&req, &rep, x.r, false) {
 		x.w = &localAsker{x: x, near: req.near}
 		if !n.acquire(&req, &rep, x.w) {
-			if rep.capped && n.w.cfg.Rules.Halves {
-				x.becomeUntold()
-			}
 			return
 		}
 		x.w = nil
@@ -339,9 +331,6 @@ func (x *fetch) settle(rep *reply) {
 		n.finish(x.f, result{value: rep.value, tier: tier}, nil)
 	case statusLease:
 		x.v = granted
-		if rep.capped && n.w.cfg.Rules.Halves {
-			x.becomeUntold()
-		}
 	case statusFailed:
 		if errors.Is(rep.failure, errCanceled) {
 			return

@@ -13,7 +13,7 @@ type hearing struct {
 	contacts *invalidation.Contacts
 }
 
-var errFenced = errors.New("this node hears no majority of the members") //nolint:gochecknoglobals // an error
+var errFenced = errors.New("this node hears no majority of the members")
 
 // heardOf notes a renewal of a member, before it is answered (Node.heard).
 func (n *node) heardOf(l *life, view uint64, now int64) {

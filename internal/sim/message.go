@@ -57,7 +57,6 @@ type reply struct {
 	incarnation, seq uint64
 	age, ttl, near   int64
 	uncached, loaded bool
-	capped           bool // lease, or the wait for one: the member may not hear of invalidations (a model)
 	value            string
 	version          uint64
 	token            shard.Token

@@ -38,7 +38,6 @@ type call struct {
 	over     bool
 	orphaned bool // nobody wants the answer any more: a lease that it brings is given back
 	done     func(*reply, error)
-	capped   func() // the load that is waited for may be old
 }
 
 // send lets f happen at the other side, or breaks the connection.
@@ -156,7 +155,7 @@ func (n *node) receive(l *call) {
 		l.answer(&rep)
 		return
 	}
-	l.c.send(l.c.from, func() { l.acknowledge(rep.capped) })
+	l.c.send(l.c.from, func() { l.acknowledge() })
 }
 
 // answer sends the answer (transport.Session.Answer).
@@ -179,11 +178,8 @@ func (l *call) answer(rep *reply) {
 }
 
 // acknowledge notes that the request waits at the peer: it has its budget and a second more now.
-func (l *call) acknowledge(capped bool) {
+func (l *call) acknowledge() {
 	l.c.p.heardFrom(l)
-	if capped && l.capped != nil && !l.over {
-		l.capped()
-	}
 	l.waiting = true
 	n := l.c.from
 	left := l.sent + l.req.budget + int64(time.Second) - n.exact()

@@ -8,8 +8,10 @@ type Rules struct {
 	JoinAge     bool // R1b: without a live near lease only a young flight is joined
 	Revoke      bool // R1b: the holder of a revoked lease is told
 	Install     bool // R3: placeholder, generation and number decide about a near copy
+	Borrowed    bool // R3: a near copy that did not come from the owner lives a Bound
 	NearLease   bool // R4, R5: a near copy needs a live lease
 	SentLease   bool // R5: the lease counts from the sending of the renewal
+	Unlisted    bool // R8b: who is not listed keeps nothing of members that go by another ring even without it
 	Holes       bool // R5: a hole kills what came from the owner
 	Incarnation bool // a new incarnation kills what came from the old one
 	Forward     bool // R8: who is not the owner passes an invalidation on
@@ -36,8 +38,6 @@ type Rules struct {
 
 	// Models of rules that are to be built. The seam is where each is asked for.
 
-	Borrowed   bool // R3: a near copy that did not come from the owner lives a Bound
-	Halves     bool // R6: nobody joins a flight for longer than half a Bound whose owner says that it is in doubt
 	SetTargets bool // R8: for a Set, the other members that an invalidation is for are told
 	OwnSet     bool // R16: for a Set
 }
@@ -45,14 +45,14 @@ type Rules struct {
 // Complete returns the rules that are built and those that are models, all in force.
 func Complete() Rules {
 	r := Built()
-	r.Borrowed, r.Halves, r.SetTargets, r.OwnSet = true, true, true, true
+	r.SetTargets, r.OwnSet = true, true
 	return r
 }
 
 // Built returns the rules that are built, all in force.
 func Built() Rules {
 	return Rules{
-		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, NearLease: true, SentLease: true, Holes: true,
+		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, Borrowed: true, NearLease: true, SentLease: true, Unlisted: true, Holes: true,
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
 		OwnView: true, Move: true, MoveNear: true,
 		Doubt: true, Fence: true, Echo: true, Gained: true, CapLeases: true, Void: true,

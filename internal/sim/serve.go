@@ -147,7 +147,6 @@ func (n *node) acquire(req *request, rep *reply, a asker) bool {
 	ask := shard.Ask{
 		Holder: a.holder(), Waiter: a, Life: req.life, Until: now + req.budget, Fresh: req.fresh, View: r.m.number,
 	}
-	rep.capped = n.capped(r, now)
 	res := n.shard.Acquire(req.key, ask, now)
 	if res.Kind == shard.Waiting {
 		return false

@@ -28,7 +28,7 @@ type errand struct {
 	round  uint64
 }
 
-var errMoved = errors.New("the members changed") //nolint:gochecknoglobals // an error
+var errMoved = errors.New("the members changed")
 
 func (n *node) newTelling(keys []string, done func(*partialError)) *telling {
 	now := n.exact()
