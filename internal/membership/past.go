@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nearcache/nearcache/ring"
@@ -15,21 +16,44 @@ type Past struct {
 // maxPast bounds the rings that are remembered. After more changes within one window any member may own anything by one of them.
 const maxPast = 8
 
-// remember gives next the rings that were in use before it.
-func (v *View) remember(next *View, window time.Duration, now int64) {
+// remember gives next the rings that were in use before it, of which last was the last one.
+func (v *View) remember(next *View, last *ring.Ring, window time.Duration, now int64) {
 	for _, p := range v.Past {
 		if now < p.Until {
 			next.Past = append(next.Past, p)
 		}
 	}
-	if v.Ring.Fingerprint() != next.Ring.Fingerprint() {
-		next.Past = append(next.Past, Past{Ring: v.Ring, Until: now + int64(window)})
+	if last.Fingerprint() != next.Ring.Fingerprint() && owning(last) > 0 {
+		next.Past = append(next.Past, Past{Ring: last, Until: now + int64(window)})
 	}
 	next.blurred = v.blurred
 	if n := len(next.Past) - maxPast; n > 0 {
 		next.blurred = next.Past[n-1].Until
 		next.Past = next.Past[n:]
 	}
+}
+
+// others returns the ring of all members but this node: the one that they go by as long as they do not know it.
+func (v *View) others() *ring.Ring {
+	members := slices.Delete(slices.Clone(v.Ring.Members()), v.Self, v.Self+1)
+	r, err := ring.New(members)
+	if err != nil {
+		panic("nearcache: membership: a part of a ring is no ring: " + err.Error()) // what New checks holds for any part of a list
+	}
+	return r
+}
+
+// Before returns the ID of the member that last owned what lies at hash, if it was another one within the window; else "".
+func (v *View) Before(hash uint64, now int64) string {
+	for _, p := range slices.Backward(v.Past) {
+		if now >= p.Until {
+			continue
+		}
+		if o := p.Ring.Owner(hash); o >= 0 && p.Ring.Members()[o].ID != v.Me().ID {
+			return p.Ring.Members()[o].ID
+		}
+	}
+	return ""
 }
 
 // Blurred tells whether there were more changes of the ring than Past has.

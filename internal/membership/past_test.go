@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
 )
 
 func TestPastRings(t *testing.T) {
@@ -20,8 +21,8 @@ func TestPastRings(t *testing.T) {
 		}
 		return table.View()
 	}
-	if v := set(10, self, b, c); len(v.Past) != 0 || v.Electorate(10) != 3 {
-		t.Fatalf("got %d rings of the past, electorate %d; the first list has none", len(v.Past), v.Electorate(10))
+	if v := set(10, self, b, c); len(v.Past) != 1 || v.Past[0].Ring.Index("a") >= 0 || v.Electorate(10) != 3 {
+		t.Fatalf("got %d rings of the past, electorate %d; before the first list it was that of the others", len(v.Past), v.Electorate(10))
 	}
 	v := set(20, self)
 	agrees := ""
@@ -67,5 +68,63 @@ func TestPastRings(t *testing.T) {
 	}
 	if v := set(100, self, b, peers.Member{ID: "d", Addr: "10.0.0.4:1", Weight: -1}); v.Electorate(200) != 2 {
 		t.Errorf("electorate %d, want those that own something", v.Electorate(200))
+	}
+}
+
+// Who owned a key before this node is found by the ring that the others went by: without this node, as long as it was not on the list.
+func TestTheOwnerBefore(t *testing.T) {
+	self := peers.Member{ID: "b", Addr: "10.0.0.2:1"}
+	a, c, d := peers.Member{ID: "a", Addr: "10.0.0.1:1"}, peers.Member{ID: "c", Addr: "10.0.0.3:1"}, peers.Member{ID: "d", Addr: "10.0.0.4:1"}
+	without := func(list ...peers.Member) *ring.Ring {
+		var members []ring.Member
+		for _, m := range list {
+			members = append(members, ring.Member{ID: m.ID, Weight: 1})
+		}
+		r, err := ring.New(members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for name, tt := range map[string]struct {
+		lists [][]peers.Member
+		want  *ring.Ring
+	}{
+		"listed from the start":      {[][]peers.Member{{a, self, c}}, without(a, c)},
+		"listed later":               {[][]peers.Member{{a, c}, {a, self, c}}, without(a, c)},
+		"nobody at first":            {[][]peers.Member{{}, {a, self, c}}, without(a, c)},
+		"listed later, with another": {[][]peers.Member{{a, c}, {a, self, c, d}}, without(a, c)},
+		"lost and regained":          {[][]peers.Member{{a, self, c}, {a, self, c, d}, {a, self, c}}, without(a, self, c, d)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newTable(t, self, Pace{Window: 5})
+			for i, list := range tt.lists {
+				update(t, table, list, int64(10+3*i))
+			}
+			v, now := table.View(), int64(10+3*(len(tt.lists)-1))
+			others := 0
+			for i := range 1000 {
+				h := uint64(i) * 0x9e3779b97f4a7c15
+				want := tt.want.Members()[tt.want.Owner(h)].ID
+				if want == self.ID {
+					want = "" // or an older one
+					if name == "lost and regained" {
+						continue
+					}
+				}
+				if got := v.Before(h, now); got != want {
+					t.Fatalf("%#x: got %q, want %q", h, got, want)
+				}
+				if want != "" {
+					others++
+				}
+				if got := v.Before(h, now+5); got != "" {
+					t.Fatalf("%#x: got %q after the window, want nobody", h, got)
+				}
+			}
+			if others == 0 {
+				t.Error("no key had another owner")
+			}
+		})
 	}
 }

@@ -148,9 +148,14 @@ func (t *Table) accept(view *View, now int64) (changed bool) {
 	if view.equal(t.view) {
 		return false
 	}
-	if !first {
-		t.view.remember(view, t.pace.Window, now)
+	last := t.view.Ring
+	if first || !t.view.Listed { // the others went by a ring without this node, as far as it can know
+		last = t.view.others()
+		if owning(last) == 0 {
+			last = view.others()
+		}
 	}
+	t.view.remember(view, last, t.pace.Window, now)
 	t.view, t.changed = view, now
 	return true
 }
