@@ -16,6 +16,8 @@ type standing struct {
 	limits atomic.Pointer[shard.Limits] // the tenure, for the shards of all keyspaces
 	source near.Source                  // the tenure, for near copies of what this node owns
 
+	bound int64 // C of docs/protocol.md
+
 	mu    sync.Mutex // guards doubt and the writing of what is above. Lock order: mu, then a log's mutex
 	doubt *invalidation.Doubt
 }
@@ -66,6 +68,7 @@ func (n *Node) tickDoubt(now int64) {
 		if p == nil {
 			continue
 		}
+		p.left(n) // is noted
 		if m.Members[i].Weight >= 0 {
 			leases = append(leases, p.source.LeaseUntil.Load())
 		}
@@ -96,7 +99,7 @@ func (s *standing) update(log *invalidation.Log, happen func(*invalidation.Doubt
 	t := s.doubt.Tenure()
 	// Order: what is capped before what is granted to others is void, and the generation before the lease (R4).
 	s.tenure.Store(&t)
-	s.limits.Store(&shard.Limits{Before: t.Before, BeforeEnd: t.BeforeEnd, End: t.End})
+	s.limits.Store(&shard.Limits{Before: t.Before, BeforeEnd: t.BeforeEnd, Caused: t.Caused, Bound: s.bound, End: t.End})
 	if entered {
 		s.source.Gen.Add(1)
 		log.Reset()

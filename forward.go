@@ -27,24 +27,31 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 		ks.drop(req.Keys, req.Version, req.Flags)
 	}
 	m := n.members.Load()
-	same := s.View() == m.Ring.Fingerprint() && req.Flags&transport.FlagRelayed == 0
+	by := m.Ring
+	if heirs := n.heirs.Load(); heirs != nil {
+		by = heirs // they have copies of what this node owns (handover.go)
+	}
+	same := s.View() == by.Fingerprint() && req.Flags&transport.FlagRelayed == 0
 	if all || same || !m.known || req.Flags&transport.FlagForwarded != 0 {
 		return true
 	}
 	flags, least := req.Flags&transport.FlagSoft|transport.FlagForwarded, req.Version
-	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(req.Keyspace, req.Keys)
+	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(by, req.Keyspace, req.Keys)
 	if len(others) == 0 {
 		return true
 	}
 	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others, flags, least) })
 }
 
-// ownedByOthers groups copies of the keys that other members own, by owner.
-func (m *members) ownedByOthers(keyspace string, keys []string) map[string][]string {
+// ownedByOthers groups copies of the keys that other members own by a ring, by owner.
+func (m *members) ownedByOthers(by *ring.Ring, keyspace string, keys []string) map[string][]string {
 	others := make(map[string][]string)
 	for _, k := range keys {
-		if o := m.Ring.Owner(ring.Hash(keyspace, k)); o >= 0 && o != m.Self {
-			id := m.Members[o].ID
+		o := by.Owner(ring.Hash(keyspace, k))
+		if o < 0 {
+			continue
+		}
+		if id := by.Members()[o].ID; id != m.Me().ID {
 			others[id] = append(others[id], strings.Clone(k))
 		}
 	}

@@ -169,19 +169,18 @@ func (ks *keyspace) sweep(now int64) (freed, held int64) {
 	return freed, freed + ks.shard.Stats().Entries + ks.local.nearStats().Entries
 }
 
-// moved follows a change of the ring: what this node did not own before or does not own now is dropped, near copies all.
+// moved follows a change of the ring: what this node did not own before or does not own now is dropped, near copies all. What another member
+// owns now is kept for it, for a while (R10b).
 func (ks *keyspace) moved(before, after *members) {
 	if before != nil {
-		lost := func(key string) bool {
-			h := ring.Hash(ks.name, key)
-			return !owned(before, h) || !owned(after, h)
-		}
-		ks.carryOut(ks.shard.Move(after.number, lost))
+		now := ks.node.clock.Exact()
+		ks.carryOut(ks.shard.Move(shard.Change{
+			View: after.number, Now: now, Until: now + ks.node.window(),
+			Fate: func(key string) shard.Fate { return fate(before, after, ring.Hash(ks.name, key)) },
+		}))
 	}
 	ks.local.forgetAll()
 }
-
-func owned(m *members, hash uint64) bool { return m.sure() && m.Ring.Owner(hash) == m.Self }
 
 // withdraw lets nobody keep anything more of what this node owns of the keyspace, and has near copies elsewhere dropped: an
 // invalidation that finds the keyspace unknown here has nothing to announce any more.
@@ -216,6 +215,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Stale:           c.stale.Load(),
 		Loads:           c.loads.Load(),
 		LoadErrors:      c.loadErrors.Load(),
+		Inherited:       c.inherited.Load(),
 		Shed:            lim.Shed,
 		Rejected:        c.rejected.Load(),
 		TooLarge:        c.tooLarge.Load(),
@@ -233,7 +233,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		NearEntries:     ne.Entries,
 		NearBytes:       ne.Bytes,
 		ShardEntries:    sh.Entries,
-		ShardBytes:      sh.Bytes,
+		ShardBytes:      sh.Bytes + sh.AsideBytes,
 		Leases:          sh.Leases,
 		Flights:         int64(ks.local.underWay()),
 		LoadsRunning:    lim.InUse,

@@ -46,10 +46,24 @@ type followed struct {
 
 	trouble atomic.Int64  // when it last did not answer this node
 	view    atomic.Uint64 // fingerprint of the ring that it last said it goes by
+	// restarted is when it was last heard of under another incarnation than before; 0: never.
+	restarted atomic.Int64
+	leaves    atomic.Int64 // when it last was about to stop, as far as that was looked at
 }
 
 // noAnswer notes that the member did not answer.
 func (f *followed) noAnswer(n *Node) { f.trouble.Store(n.clock.Exact()) }
+
+// left tells whether the member stops, or did within the last window: so long its heirs may hold what it owns (R10b).
+func (p *peer) left(n *Node) bool {
+	now := n.clock.Exact()
+	if p.Leaving() {
+		p.leaves.Store(now)
+		return true
+	}
+	at := p.leaves.Load()
+	return at != 0 && now-at < n.window()
+}
 
 // troubled tells whether the member did not answer this node within the last window (W of docs/protocol.md): so long others may
 // hold what it owns.

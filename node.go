@@ -18,6 +18,7 @@ import (
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
 )
 
 // Node is this process' member of a cluster: it owns a part of every keyspace, serves it to the other members and asks them for
@@ -41,10 +42,14 @@ type Node struct {
 	keyspaces atomic.Pointer[map[string]*keyspace]
 	feeds     atomic.Pointer[[]*Feed]
 	closed    atomic.Bool
-	joined    chan struct{} // closed when the members are known
-	answered  atomic.Int64  // when discovery last did
-	oddList   news          // the last list that made no sense; guarded by mu
-	differing atomic.Uint64 // answers from peers with another view
+	stops     atomic.Bool               // peers are told that it closes
+	joined    chan struct{}             // closed when the members are known
+	answered  atomic.Int64              // when discovery last did
+	oddList   news                      // the last list that made no sense; guarded by mu
+	differing atomic.Uint64             // answers from peers with another view
+	asking    atomic.Int64              // peeks under way at those who owned keys before
+	passes    int64                     // when passOn looks again; of the goroutine tick only
+	heirs     atomic.Pointer[ring.Ring] // by which others own what this node owns, as it leaves; nil: it does not
 
 	// ctx ends when Close stops waiting for calls under way. It is the node's own, not a request's.
 	ctx    context.Context //nolint:containedctx // a lifetime, not a request
@@ -191,7 +196,7 @@ func (n *Node) start(l net.Listener) {
 	n.keyspaces.Store(&map[string]*keyspace{})
 	n.feeds.Store(&[]*Feed{})
 	n.follows = make(map[string]*followed)
-	n.standing.doubt = n.newDoubt()
+	n.standing.doubt, n.standing.bound = n.newDoubt(), int64(n.bound)
 	n.hearing.contacts = invalidation.NewContacts(n.bound, n.clock.Exact())
 	n.hearing.found = make(map[string]finding)
 	if l != nil {
@@ -315,6 +320,7 @@ func (n *Node) tick() {
 			n.tickMembers(now)
 			n.tickDoubt(now)
 			n.tickHolders(now)
+			n.passOn(now)
 			for _, ks := range all {
 				ks.tick(now)
 			}
@@ -491,8 +497,11 @@ func (n *Node) close(ctx context.Context) {
 	defer close(n.done)
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	// 1. Peers look elsewhere, callers on this node finish. What it granted is void: it hears of no invalidation from now on (R9).
+	// 1. Others get what it owns, which it goes on to serve to them. Then peers look elsewhere, callers on this node finish. What it granted is
+	// void: it hears of no invalidation from now on (R9).
 	if n.transport != nil {
+		n.leave(ctx)
+		n.stops.Store(true)
 		n.log.Reset()
 		n.log.Wake()
 		n.transport.Drain()

@@ -61,6 +61,9 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		n.heldAll(holderOf(s))
 		rep.Status = transport.StatusOK
 		return true
+	case req.Op == transport.OpHandOver && req.Token == (transport.Token{}):
+		n.permitHandOver(rep)
+		return true
 	}
 	ks := n.keyspace(req.Keyspace)
 	if ks == nil || ks.closed.Load() {
@@ -72,7 +75,7 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		rep.Failure = transport.Failure{Kind: transport.FailureLoad, Text: ErrInvalidKey.Error(), Member: n.ID()}
 		return true
 	}
-	if n.closed.Load() && (req.Op == transport.OpGet || req.Op == transport.OpPeek || req.Op == transport.OpSet) {
+	if n.stops.Load() && (req.Op == transport.OpGet || req.Op == transport.OpPeek || req.Op == transport.OpSet) {
 		rep.Status = transport.StatusNotOwner // members that know that it stops tell it of nothing any more (R9)
 		return true
 	}
@@ -82,12 +85,17 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		}
 		return ks.acquire(req, rep, &remoteAsker{session: s, id: id, near: ks.policy.grant(req)})
 	}
-	if req.Op == transport.OpHold {
+	switch {
+	case req.Op == transport.OpHold:
 		ks.carryOut(ks.shard.Hold(req.Key, shard.Token(req.Token), &remoteAsker{session: s}, n.clock.Exact()))
 		rep.Status = transport.StatusOK
-		return true
+	case req.Op == transport.OpPeek && req.Flags&transport.FlagGained != 0:
+		ks.peekFormer(s, req, rep)
+	case req.Op == transport.OpHandOver:
+		ks.takeOver(s, req, rep)
+	default:
+		ks.serve(req, rep, true)
 	}
-	ks.serve(req, rep, true)
 	return true
 }
 
@@ -111,9 +119,14 @@ func (ks *keyspace) serve(req *transport.Request, rep *transport.Reply, remote b
 
 // resident answers a Get from the shard where that is possible without a lease, and reports whether it did. It takes no lock.
 func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r route, remote bool) bool {
-	if !r.owns() && req.Flags&transport.FlagStandIn == 0 {
-		rep.Status = transport.StatusNotOwner
-		return true
+	if !r.owns() {
+		if ks.heirloom(req, rep, r, remote) {
+			return true
+		}
+		if req.Flags&transport.FlagStandIn == 0 {
+			rep.Status = transport.StatusNotOwner
+			return true
+		}
 	}
 	if req.Flags&transport.FlagFresh != 0 {
 		return false
@@ -151,6 +164,9 @@ func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near t
 	rep.Age = time.Duration(now - v.LoadedAt) // negative where now is coarse: the sum of both is exact
 	rep.TTL = time.Duration(ks.shard.FreshUntil(v) - now)
 	rep.Near = min(near, rep.TTL)
+	if v.Vouched != 0 && ks.node.standing.tenure.Load().CappedAt(now) {
+		rep.Near = min(rep.Near, ks.node.bound) // it is no sign of what this member may miss, as other near copies of one in doubt are
+	}
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
 	if tags, known := v.Mark.Tags(); known {
@@ -191,6 +207,9 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		Until:  now + int64(min(req.Budget, maxLeaseLife)),
 		Fresh:  req.Flags&transport.FlagFresh != 0,
 		View:   r.m.number,
+	}
+	if !ask.Fresh {
+		ks.inherit(r, req.Key, now)
 	}
 	res := ks.shard.Acquire(req.Key, ask, now)
 	if res.Kind == shard.Waiting {
@@ -250,7 +269,7 @@ func (ks *keyspace) carryOut(eff shard.Effect) {
 		to := w.Waiter.(asker)
 		var rep transport.Reply
 		ks.result(&rep, w.Result, to.nearLife(), now)
-		if w.Result.Kind == shard.Hit {
+		if w.Result.Kind == shard.Hit && w.Result.Value.Vouched == 0 {
 			rep.Flags |= transport.ReplyLoaded
 		}
 		to.answer(&rep)
@@ -336,7 +355,7 @@ func (ks *keyspace) peek(req *transport.Request, rep *transport.Reply) {
 func (ks *keyspace) set(req *transport.Request, rep *transport.Reply) {
 	now := ks.node.clock.Exact()
 	r := ks.route(req.Key)
-	if !r.owns() {
+	if !r.owns() || ks.node.heirs.Load() != nil {
 		rep.Status = transport.StatusNotOwner
 		return
 	}

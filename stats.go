@@ -40,6 +40,7 @@ type KeyspaceStats struct {
 	OriginGets      uint64 // answered by a load, this caller's or a shared one
 	Loads           uint64 // calls of Load, and keys passed to LoadMany
 	LoadErrors      uint64
+	Inherited       uint64 // values that came from the former owner of a key instead of a load
 	NotFound        uint64
 	Failed          uint64 // ended in an error, shed ones and the caller's own cancellation included
 	Shared          uint64 // of all these, the ones that joined another caller's flight
@@ -80,6 +81,7 @@ type counters struct {
 	shared      atomic.Uint64
 	loads       atomic.Uint64
 	loadErrors  atomic.Uint64
+	inherited   atomic.Uint64
 	rejected    atomic.Uint64
 	tooLarge    atomic.Uint64
 	overTagged  atomic.Uint64

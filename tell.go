@@ -12,6 +12,7 @@ import (
 	"github.com/nearcache/nearcache/internal/membership"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
+	"github.com/nearcache/nearcache/ring"
 )
 
 // telling is an invalidation on its way to all who have to hear of it (R8, R9). It belongs to one goroutine, but for what mu guards.
@@ -23,6 +24,7 @@ type telling struct {
 	owed  *invalidation.Owed
 	least uint64 // versions below it are dead (shard.Shard.Invalidate)
 	began int64
+	heirs *ring.Ring                     // Node.heirs, when it was looked who has to be told
 	wide  bool                           // all that can be reached are told, whoever owns the keys
 	asked map[membership.Target][]string // what was passed to whom, whatever came of it
 
@@ -125,13 +127,21 @@ func (t *telling) targets(m *members, now int64) map[membership.Target][]string 
 			parts[membership.Target{ID: id, Counts: true}] = t.keys
 		}
 	}
+	t.heirs = n.heirs.Load()
+	left := func(id string) bool {
+		if id == m.Me().ID {
+			return t.heirs != nil
+		}
+		p := m.peer(id)
+		return p != nil && p.left(n)
+	}
 	suspect := func(id string) bool {
 		p := m.peer(id)
 		return p != nil && (!p.Ready() || p.troubled(n))
 	}
 	var list []membership.Target
 	for _, k := range t.keys {
-		list = m.Targets(list[:0], t.ks.hashOf(k), suspect, now)
+		list = m.Targets(list[:0], t.ks.hashOf(k), suspect, left, now)
 		for _, target := range list {
 			if !everybody[target.ID] {
 				parts[target] = append(parts[target], k)
@@ -204,7 +214,7 @@ func (t *telling) wait(ctx context.Context, m *members) (again bool, err error) 
 		now := n.clock.Exact()
 		cut := n.cutOff(m, now)
 		switch {
-		case n.members.Load() != m, !t.wide && n.wide(m, now):
+		case n.members.Load() != m, n.heirs.Load() != t.heirs, !t.wide && n.wide(m, now):
 			if ctx.Err() == nil {
 				return true, nil
 			}

@@ -27,7 +27,13 @@ type Tenure struct {
 	Capped bool
 	// Fenced: no majority is heard.
 	Fenced bool
+	// Until is a Window after the last cause of doubt. Caused is the last one that came while the member was in doubt already: what another
+	// owner vouched for before it (R10b) lives a Bound at most, counted from then. 0: there was none.
+	Until, Caused int64
 }
+
+// DoubtfulAt tells whether there was a cause of doubt within the last Window: this member may have missed what it would have been told of.
+func (t *Tenure) DoubtfulAt(now int64) bool { return now < t.Until || now >= t.Fence }
 
 // CappedAt tells whether what is stored at now lives a Bound at most. It knows of a fence that nobody has noticed yet: the process may have
 // been paused.
@@ -38,6 +44,9 @@ func (t *Tenure) CappedAt(now int64) bool { return t.Capped || now >= t.Fence }
 // A member owns by a lease from the others, as it holds near copies by leases: while a majority of the owning members has answered renewals
 // sent less than a Bound ago, nobody gets a nil for an invalidation that this member was not told of. When the majority's leases are over,
 // what it holds ends a Bound later. Whoever waits that long without hearing of it may report success (R9).
+//
+// What another owner vouched for while this member was in doubt is an exception: it lives as long as it should, since that owner passes on
+// what it is told. A later cause ends the exception (Tenure.Caused).
 //
 // Invariant: what was loaded before the member came into doubt ends a Bound after that, and what is loaded before a Window is over since the
 // last cause ends a Bound after the start of its load. So an entry that missed an invalidation while the member was in doubt is gone a
@@ -112,7 +121,10 @@ func (d *Doubt) enter(at, now int64) (entered bool) {
 	}
 	if entered = now >= d.until; entered {
 		d.tenure.Before, d.tenure.BeforeEnd = now, at+int64(d.cfg.Bound)
+	} else {
+		d.tenure.Caused = now
 	}
 	d.until, d.tenure.Capped = now+int64(d.cfg.Window), true
+	d.tenure.Until = d.until
 	return entered
 }

@@ -72,3 +72,17 @@ func (r *Ring) spreadZones(list []int, n int) {
 		}
 	}
 }
+
+// Heir returns the index of the member that owns the hash when its owner is gone, -1 when nobody does: by the ring without that one, whatever
+// the zones are.
+func (r *Ring) Heir(hash uint64) int {
+	owner := r.Owner(hash)
+	if owner < 0 || r.owners < 2 {
+		return -1
+	}
+	for i := r.find(hash); ; i++ { // ends: another member has a point
+		if m := r.points[i%len(r.points)].member(); m != owner {
+			return m
+		}
+	}
+}

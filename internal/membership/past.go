@@ -33,9 +33,9 @@ func (v *View) remember(next *View, last *ring.Ring, window time.Duration, now i
 	}
 }
 
-// others returns the ring of all members but this node: the one that they go by as long as they do not know it.
-func (v *View) others() *ring.Ring {
-	members := slices.Delete(slices.Clone(v.Ring.Members()), v.Self, v.Self+1)
+// Without returns the ring without a member, as those see it who do not know that one.
+func (v *View) Without(id string) *ring.Ring {
+	members := slices.DeleteFunc(slices.Clone(v.Ring.Members()), func(m ring.Member) bool { return m.ID == id })
 	r, err := ring.New(members)
 	if err != nil {
 		panic("nearcache: membership: a part of a ring is no ring: " + err.Error()) // what New checks holds for any part of a list

@@ -150,9 +150,9 @@ func (t *Table) accept(view *View, now int64) (changed bool) {
 	}
 	last := t.view.Ring
 	if first || !t.view.Listed { // the others went by a ring without this node, as far as it can know
-		last = t.view.others()
+		last = t.view.Without(t.view.Me().ID)
 		if owning(last) == 0 {
-			last = view.others()
+			last = view.Without(view.Me().ID)
 		}
 	}
 	t.view.remember(view, last, t.pace.Window, now)

@@ -13,9 +13,9 @@ type Target struct {
 }
 
 // Targets appends to dst who has to be told that what lies at hash is invalid (R8): its owner, those who owned it by a ring of the past, and
-// where one of these is suspect, because it does not answer, or lately did not, those who may stand in for it. Where rings differ that is
-// not enough (R8b).
-func (v *View) Targets(dst []Target, hash uint64, suspect func(id string) bool, now int64) []Target {
+// where one of these is suspect, because it does not answer, or lately did not, those who may stand in for it; if it leaves, or lately did, it
+// has given what it had to its heir (R10b). Where rings differ that is not enough (R8b).
+func (v *View) Targets(dst []Target, hash uint64, suspect, left func(id string) bool, now int64) []Target {
 	first := len(dst)
 	add := func(id string, counts bool) {
 		for i := first; i < len(dst); i++ {
@@ -27,20 +27,26 @@ func (v *View) Targets(dst []Target, hash uint64, suspect func(id string) bool, 
 		dst = append(dst, Target{ID: id, Counts: counts})
 	}
 	doubtful := false
-	if o := v.Ring.Owner(hash); o >= 0 {
-		id := v.Members[o].ID
-		doubtful = suspect(id)
+	owners := func(r *ring.Ring) {
+		o := r.Owner(hash)
+		if o < 0 {
+			return
+		}
+		id := r.Members()[o].ID
+		doubtful = doubtful || suspect(id)
 		add(id, true)
+		if !left(id) {
+			return
+		}
+		if heir := r.Heir(hash); heir >= 0 {
+			add(r.Members()[heir].ID, true)
+		}
 	}
+	owners(v.Ring)
 	for i := range v.Past {
 		p := &v.Past[i]
-		if now >= p.Until {
-			continue
-		}
-		if o := p.Ring.Owner(hash); o >= 0 {
-			id := p.Ring.Members()[o].ID
-			doubtful = doubtful || suspect(id)
-			add(id, true)
+		if now < p.Until {
+			owners(p.Ring)
 		}
 	}
 	if doubtful {

@@ -37,16 +37,28 @@ func TestTargets(t *testing.T) {
 		} else {
 			stayed++
 		}
-		if got := v.Targets(nil, h, nobody, 24); !slices.Equal(got, want) {
+		if got := v.Targets(nil, h, nobody, nobody, 24); !slices.Equal(got, want) {
 			t.Fatalf("got %v, want its owners of the last window, %v", got, want)
 		}
-		if got := v.Targets(nil, h, nobody, 25); !slices.Equal(got, want[:1]) {
+		if got := v.Targets(nil, h, nobody, nobody, 25); !slices.Equal(got, want[:1]) {
 			t.Fatalf("got %v after the window, want the owner %s", got, is)
+		}
+		if was == is {
+			left := slices.Clone(want)
+			for _, v := range []*View{v, five} { // it may not know yet that e is gone
+				r := v.Without(is)
+				if heir := (Target{r.Members()[r.Owner(h)].ID, true}); !slices.Contains(left, heir) {
+					left = append(left, heir)
+				}
+			}
+			if got := v.Targets(nil, h, nobody, func(id string) bool { return id == is }, 24); !slices.Equal(got, left) {
+				t.Fatalf("got %v as %s leaves, want %v", got, is, left)
+			}
 		}
 		for _, m := range v.Ring.Prefer(nil, h, 3)[1:] {
 			want = append(want, Target{v.Members[m].ID, false})
 		}
-		if got := v.Targets(nil, h, func(id string) bool { return id == was }, 24); !slices.Equal(got, want) {
+		if got := v.Targets(nil, h, func(id string) bool { return id == was }, nobody, 24); !slices.Equal(got, want) {
 			t.Fatalf("got %v with %s suspect, want %v", got, was, want)
 		}
 	}
@@ -57,7 +69,7 @@ func TestTargets(t *testing.T) {
 	back := set(21, "abcde")
 	for i := range 1000 {
 		h := uint64(i) * 0x9e3779b97f4a7c15
-		got := back.Targets(nil, h, func(string) bool { return true }, 22)
+		got := back.Targets(nil, h, func(string) bool { return true }, nobody, 22)
 		for j, a := range got {
 			if slices.ContainsFunc(got[:j], func(b Target) bool { return a.ID == b.ID }) {
 				t.Fatalf("%v names %s twice", got, a.ID)

@@ -5,7 +5,8 @@ import "strings"
 // Ask describes who asks for a key on a miss.
 type Ask struct {
 	Holder string // the asking member: holds the lease if one is granted
-	// Waiter identifies the asker in Wake, Leave and Forget: a pointer, unique among those queued for the key.
+	// Waiter identifies the asker in Wake, Leave and Forget: a pointer, unique among those queued for the key. Nil: the asker does not wait,
+	// Busy stands for Waiting.
 	Waiter any
 	Life   int64 // ns a granted lease lives
 	Until  int64 // a queued asker is answered TimedOut from then on
@@ -50,7 +51,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		return Result{Kind: Stale, Value: stale}
 	}
 	if l != nil {
-		if s.waiters.Load() >= int64(s.cfg.MaxWaiters) {
+		if ask.Waiter == nil || s.waiters.Load() >= int64(s.cfg.MaxWaiters) {
 			return Result{Kind: Busy}
 		}
 		t.enqueue(l, ask, now)

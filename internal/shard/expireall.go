@@ -17,6 +17,7 @@ func (s *Shard) ExpireAll(now int64) (eff Effect) {
 		}
 	}
 	s.eachTable(func(t *table) {
+		t.asides.clear()
 		for _, l := range t.leases {
 			t.revoke(l, &eff)
 			t.next(l, now, &eff)
@@ -28,7 +29,8 @@ func (s *Shard) ExpireAll(now int64) (eff Effect) {
 // servable tells whether v, which is not fresh, may be served as a stale copy: Expire or ExpireAll left it, it has not reached
 // its end, and no tag of it was invalidated.
 func (s *Shard) servable(v *Value, now int64) bool {
-	return now < v.Hard && !v.Absent && (v.Expired || v.LoadedAt < s.outdated.Load()) && s.tags.Alive(&v.Mark)
+	first := s.outdated.Load()
+	return now < v.Hard && !v.Absent && (v.Expired || first > 0 && v.LoadedAt < first) && s.tags.Alive(&v.Mark)
 }
 
 // mayRefresh tells whether a lease may be granted now to replace a stale copy. What Expire left need not wait for its turn: it is one key.

@@ -53,7 +53,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		return eff
 	}
 	v.beganBy(l.granted)
-	if l.cap > 0 {
+	if l.cap > 0 && v.Vouched == 0 { // what another owner vouched for is as long as that one says
 		v.endBy(v.LoadedAt + l.cap)
 	}
 	v.Mark = v.Mark.At(l.tagPos)
@@ -80,10 +80,10 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
-	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); v.LoadedAt < end {
+	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); end > 0 && v.LoadedAt < end { // what another member loaded may be older than this one's clock
 		v.endBy(end)
 	}
-	r := place(&tx, v, now, keep)
+	r := t.place(&tx, key, v, now, keep)
 	r.Seq = s.cfg.Seq()
 	eff.Outcome, eff.Seq, eff.Until = outcome(r), r.Seq, s.FreshUntil(r.Value)
 	t.answer(l, r, now, &eff)
@@ -92,9 +92,11 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 
 // place makes v the resident value of the key, or removes what is resident if v cannot be kept, and returns what those who
 // wait get, but for the log number.
-func place(tx *store.Tx[Value], v Value, now int64, keep bool) Result {
+func (t *table) place(tx *store.Tx[Value], key string, v Value, now int64, keep bool) Result {
+	t.asides.drop(key)
 	if keep && now < v.Hard {
 		if e, ok := tx.Put(v, v.cost(), v.Hard, now); ok {
+			t.asides.fit(tx.Room())
 			return Result{Kind: Hit, Value: &e.Value}
 		}
 	}
@@ -170,7 +172,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 		t.revoke(l, &eff)
 	}
 	v.Mark = v.Mark.At(s.tags.Pos())
-	r := place(&tx, v, now, true)
+	r := t.place(&tx, key, v, now, true)
 	if v.Version > 0 {
 		t.rememberSet(key, v.Version) // a Set that was under way for longer finds it, even if this value is gone by then
 	}

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"maps"
 	"math"
 	"strings"
 
@@ -46,6 +47,7 @@ func (s *Shard) invalidate(key string, minVersion uint64, soft bool, now int64) 
 			tx.Delete()
 		}
 	}
+	t.asides.invalidate(key, minVersion)
 	t.entomb(key, minVersion, now)
 	s.cfg.Dropped(key)
 	if l := t.leases[key]; l != nil {
@@ -64,6 +66,7 @@ func (s *Shard) Clear(now int64) (eff Effect) {
 	s.eachTable(func(t *table) {
 		t.tombs.Purge()
 		t.floor = max(t.floor, now)
+		t.asides.clear()
 		for _, l := range t.leases {
 			t.revoke(l, &eff)
 			t.next(l, now, &eff)
@@ -80,30 +83,52 @@ func (s *Shard) Clear(now int64) (eff Effect) {
 // It does not call Config.Dropped: the caller numbers an event after it.
 func (s *Shard) InvalidateTags(hashes []uint64, now int64) { s.tags.Invalidate(hashes, now) }
 
-// Move follows a change of the ring: entries and leases of keys for which lost returns true are removed, those who
-// waited are answered Moved, and so is, from now on, whoever found the way here by a ring before view. Rings are numbered
-// by the caller, upwards; a ring is in use before its Move begins, and its Move has returned before the next one is in
-// use, so that nothing is served that was kept for an earlier ownership of the key. Leases granted by the new ring stay.
+// Change is a change of the ring.
+type Change struct {
+	// View numbers the rings, upwards. A ring is in use before its Move begins, and its Move has returned before the next one is in use, so
+	// that nothing is served that was kept for an earlier ownership of the key.
+	View uint64
+	// Fate says what becomes of a key. It runs with a shard lock held: a pure function.
+	Fate func(key string) Fate
+	// Until is how long what this member lost is kept for its new owner (see Aside). Not after Now: not at all.
+	Now, Until int64
+}
+
+// Move follows a change of the ring: entries and leases of keys that this member does not own, before and after it, are removed, those who
+// waited are answered Moved, and so is, from now on, whoever found the way here by an earlier ring. Leases granted by the new ring stay. What
+// this member lost it keeps aside, for nobody but the new owner; what it was given for this ring becomes resident.
 //
-// lost runs with a shard lock held: a pure function. Move locks one part after the other.
-func (s *Shard) Move(view uint64, lost func(key string) bool) (eff Effect) {
+// Move locks one part after the other.
+func (s *Shard) Move(c Change) (eff Effect) {
 	// Why leases first: as in Clear. After this step no lease can be had, and nothing set, by an older ring.
+	gained := make(map[string]Value)
 	s.eachTable(func(t *table) {
-		t.view = max(t.view, view)
+		t.view = max(t.view, c.View)
 		for key, l := range t.leases {
-			if l.view < view && lost(key) {
+			if l.view < c.View && c.Fate(key) != Stays {
 				t.revoke(l, &eff)
 				t.dismiss(l, Result{Kind: Moved}, &eff)
 			}
 		}
+		maps.Copy(gained, t.asides.move(c.Fate))
 	})
-	eff.Dropped = s.store.DeleteFunc(func(e *store.Entry[Value]) bool { return lost(e.Key) })
+	eff.Dropped = s.store.DeleteFunc(func(e *store.Entry[Value]) bool {
+		f := c.Fate(e.Key)
+		if v := &e.Value; f == Lost && c.Now < c.Until && s.Fresh(v, c.Now) {
+			t := &s.tables[s.store.ShardOf(e.Key)] // the one that is locked
+			t.asides.put(e.Key, aside{value: *v, since: c.Now, until: c.Until, bytes: e.Bytes()})
+		}
+		return f != Stays
+	})
+	for key, v := range gained {
+		s.Give(key, v, Given{View: c.View, Owned: true}, c.Now)
+	}
 	return eff
 }
 
 // Close empties the Shard for good: a Move away of everything that no later ring undoes.
 func (s *Shard) Close() Effect {
-	return s.Move(math.MaxUint64, func(string) bool { return true })
+	return s.Move(Change{View: math.MaxUint64, Fate: func(string) Fate { return Changed }})
 }
 
 // Invalidated returns when the last invalidation of key arrived, and the lowest version that is not dead. The number of
@@ -154,7 +179,10 @@ func (t *table) lagEnd(key string) int64 {
 	if tomb, ok := t.tombs.Peek(key); ok {
 		at = tomb.loose
 	}
-	return max(at, t.s.outdated.Load()) + t.s.cfg.Lag
+	if at = max(at, t.s.outdated.Load()); at == 0 {
+		return 0
+	}
+	return at + t.s.cfg.Lag
 }
 
 // tagLagEnd is lagEnd for the tags of a value.

@@ -247,7 +247,7 @@ func TestMove(t *testing.T) {
 	lost := mustLease(t, s.Acquire("lose-lease", view(nil, 1), 0))
 	mustWait(t, s, "lose-lease", view(&person{"w"}, 1), 0)
 	gained := mustLease(t, s.Acquire("lose-then-gain", view(nil, 2), 0)) // by the new ring, before its Move
-	eff := s.Move(2, func(key string) bool { return strings.HasPrefix(key, "lose") })
+	eff := s.Move(Change{View: 2, Fate: losing("lose"), Until: 10})
 	if eff.Dropped != 1 || len(eff.Revoked) != 1 || eff.Revoked[0].Token != lost {
 		t.Fatalf("got %+v, want one entry and one lease dropped", eff)
 	}
@@ -262,6 +262,16 @@ func TestMove(t *testing.T) {
 	wantOutcome(t, s.Fill("keep-lease", kept, text("v", 0), 1), Stored)
 	wantOutcome(t, s.Fill("lose-then-gain", gained, text("v", 0), 1), Stored)
 	wantIdle(t, s)
+}
+
+// losing is a change of the ring by which this member loses the keys that begin with prefix, and no others.
+func losing(prefix string) func(key string) Fate {
+	return func(key string) Fate {
+		if strings.HasPrefix(key, prefix) {
+			return Lost
+		}
+		return Stays
+	}
 }
 
 func TestClose(t *testing.T) {

@@ -14,6 +14,7 @@ type table struct {
 	tombs     *simplelru.LRU[string, tombstone]
 	floor     int64  // no forgotten tombstone is later
 	view      uint64 // of the last Move
+	asides    asides
 }
 
 // lease is the permission to fill one key, and the queue behind it.

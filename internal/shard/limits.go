@@ -1,11 +1,14 @@
 package shard
 
 // Limits end what is resident before its lifetime does: the member cannot be sure any more that it heard of every invalidation
-// (docs/protocol.md R7). They are immutable; who replaces them never lowers
-// Before: what it ended would be fresh again.
+// (docs/protocol.md R7). They are immutable; who replaces them never
+// lowers Before or Caused: what they ended would be fresh again.
 type Limits struct {
-	// A value whose load began before Before is fresh until BeforeEnd at most.
+	// A value whose load began before Before is fresh until BeforeEnd at most. One that came from another owner counts from when that one
+	// vouched for it (Value.Vouched).
 	Before, BeforeEnd int64
+	// A value that was vouched for before Caused is fresh for Bound at most, counted from then.
+	Caused, Bound int64
 	// End is when nothing is fresh any more; the largest number: never.
 	End int64
 }
@@ -16,11 +19,18 @@ func (s *Shard) FreshUntil(v *Value) int64 {
 		return 0
 	}
 	end := v.Soft
-	if first := s.outdated.Load(); v.LoadedAt < first {
+	if first := s.outdated.Load(); first > 0 && v.LoadedAt < first { // what another member loaded may be older than this one's clock
 		end = min(end, first-1)
 	}
-	if l := s.cfg.Limits.Load(); l != nil && v.LoadedAt < l.Before {
+	l := s.cfg.Limits.Load()
+	if l == nil {
+		return end
+	}
+	if v.since() < l.Before {
 		end = min(end, l.BeforeEnd)
+	}
+	if v.Vouched != 0 && v.Vouched < l.Caused {
+		end = min(end, v.Vouched+l.Bound)
 	}
 	return end
 }

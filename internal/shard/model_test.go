@@ -219,8 +219,11 @@ func (m *model) rare() {
 	case 1:
 		view := m.n.view + 1
 		gone := m.rnd.Uint64()
-		lost := func(key string) bool { return gone>>(key[len(key)-1]-'0')&1 == 1 }
-		m.effect("move", m.s.Move(view, lost), m.n.move(view, lost))
+		fate := func(key string) Fate {
+			return [...]Fate{Stays, Stays, Lost, Elsewhere}[gone>>(2*(key[len(key)-1]-'0'))&3]
+		}
+		c := Change{View: view, Fate: fate, Now: m.now, Until: m.now + m.rnd.Int64N(300)}
+		m.effect("move", m.s.Move(c), m.n.move(c))
 	case 2:
 		gone := func(w any) bool { return w.(*person).name[6]%3 == 0 }
 		got, want := m.s.Forget(gone), m.n.forget(gone)
@@ -343,6 +346,13 @@ func (m *model) compareState() {
 		}
 		if got, _ := m.s.Peek(key, m.now); !equal(got, want) {
 			m.t.Errorf("Peek(%s): got %v, want %v", key, got, want)
+		}
+		want = nil
+		if k.aside.value != nil && m.now < k.aside.until && m.now < k.aside.value.Soft && !m.n.dead(k.aside.value, k.aside.since) {
+			want = k.aside.value
+		}
+		if got, _, _ := m.s.Aside(key, m.now); !equal(got, want) {
+			m.t.Errorf("Aside(%s): got %v, want %v", key, got, want)
 		}
 		at, least := m.s.Invalidated(key)
 		wantAt := m.n.floor

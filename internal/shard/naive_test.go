@@ -16,13 +16,20 @@ type naive struct {
 type nkey struct {
 	set   uint64 // version of the last Set
 	value *Value
-	since int // how many tags had been invalidated when its load began
+	since int    // how many tags had been invalidated when its load began
+	aside naside // what Aside returns
 	lease *nlease
 	queue []nask // in the order they came
 	least uint64 // lowest version that is not dead
 	at    int64  // last invalidation
 	known bool   // there was one
 	mark  int64  // last ExpireAll, and one; 0: none
+}
+
+type naside struct {
+	value *Value
+	since int // as of a value
+	until int64
 }
 
 type nlease struct {
@@ -214,7 +221,7 @@ func (n *naive) fill(key string, grant int, v Value, now int64, keep bool) (eff 
 }
 
 func (n *naive) place(k *nkey, v Value, since int, now int64, keep bool, eff *neffect) nwake {
-	eff.outcome, k.value, k.since = Passed, nil, since
+	eff.outcome, k.value, k.since, k.aside = Passed, nil, since, naside{}
 	if keep && now < v.Hard {
 		eff.outcome, k.value = Stored, &v
 	}
@@ -300,6 +307,9 @@ func (n *naive) invalidate(key string, least uint64, now int64) (eff neffect) {
 	if k.value != nil && (least == 0 || k.value.Version < least) {
 		k.value = nil
 	}
+	if a := k.aside.value; a != nil && (least == 0 || a.Version < least) {
+		k.aside = naside{}
+	}
 	k.least, k.at, k.known = max(k.least, least), now, true
 	if k.lease != nil {
 		n.revoke(k, &eff)
@@ -333,7 +343,7 @@ func (k *nkey) end(v *Value) int64 {
 
 func (n *naive) expireAll(now int64) (eff neffect) {
 	for _, k := range n.keys {
-		k.mark = now + 1
+		k.mark, k.aside = now+1, naside{} // it is not fresh any more
 		if k.lease != nil {
 			n.revoke(k, &eff)
 			n.next(k, now, &eff)
@@ -346,7 +356,7 @@ func (n *naive) clear(now int64) (eff neffect) {
 	n.floor = now
 	for _, k := range n.keys {
 		k.least, k.set, k.known = 0, 0, false
-		k.value = nil
+		k.value, k.aside = nil, naside{}
 		if k.lease != nil {
 			n.revoke(k, &eff)
 			n.next(k, now, &eff)
@@ -355,14 +365,21 @@ func (n *naive) clear(now int64) (eff neffect) {
 	return eff
 }
 
-func (n *naive) move(view uint64, lost func(string) bool) (eff neffect) {
-	n.view = view
+func (n *naive) move(c Change) (eff neffect) {
+	n.view = c.View
 	for key, k := range n.keys {
-		if !lost(key) {
+		f := c.Fate(key)
+		if f != Elsewhere {
+			k.aside = naside{}
+		}
+		if f == Stays {
 			continue
 		}
+		if f == Lost && n.fresh(k, c.Now) && c.Now < c.Until {
+			k.aside = naside{k.value, k.since, c.Until}
+		}
 		k.value = nil
-		if k.lease != nil && k.lease.view < view {
+		if k.lease != nil && k.lease.view < c.View {
 			n.revoke(k, &eff)
 			n.all(k, nwake{kind: Moved}, &eff)
 		}

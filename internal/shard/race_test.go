@@ -84,7 +84,7 @@ func TestConcurrent(t *testing.T) {
 func TestFillMeetsRemovalOfAll(t *testing.T) {
 	for name, remove := range map[string]func(s *Shard, n uint64){
 		"clear": func(s *Shard, _ uint64) { s.Clear(1) },
-		"move":  func(s *Shard, n uint64) { s.Move(n, func(string) bool { return true }) },
+		"move":  func(s *Shard, n uint64) { s.Move(Change{View: n, Fate: func(string) Fate { return Elsewhere }}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTest(Config{})

@@ -146,17 +146,32 @@ func (s *Shard) Range(yield func(key string, v *Value) bool) {
 }
 
 // Sweep frees expired entries and returns their number; see store.Store.Sweep.
-func (s *Shard) Sweep(now int64) int { return s.store.Sweep(now) }
+func (s *Shard) Sweep(now int64) int {
+	s.eachTable(func(t *table) { t.asides.sweep(now) })
+	return s.store.Sweep(now)
+}
 
 // Expired returns the number of entries that are past their hard end and were not swept yet; see store.Store.Expired.
 func (s *Shard) Expired(now int64) int64 { return s.store.Expired(now) }
 
 // Resize changes the budget and evicts at once what exceeds it.
-func (s *Shard) Resize(maxBytes int64) { s.store.Resize(maxBytes) }
+func (s *Shard) Resize(maxBytes int64) {
+	s.store.Resize(maxBytes)
+	for i := range s.tables {
+		s.withTable(i, func(t *table) { t.asides.fit(s.store.Room(i)) })
+	}
+}
+
+// bytes is what a value counts, its key and the store's overhead included.
+func (s *Shard) bytes(key string, v *Value) int64 {
+	return int64(len(key)) + v.cost() + store.EntryOverhead
+}
 
 // Stats are the shard's counters.
 type Stats struct {
-	store.Stats          // Counted: the negative entries
+	store.Stats         // Counted: the negative entries
+	Aside         int64 // values that are kept for others (see Aside), and their bytes
+	AsideBytes    int64
 	Leases        int64  // live
 	Waiters       int64  // queued behind them
 	Rejected      uint64 // fills refused: the lease was no longer live, or a higher version is known
@@ -167,7 +182,13 @@ type Stats struct {
 // Stats returns the counters. They are read one after the other: sums over several of them may be off by what happens
 // meanwhile.
 func (s *Shard) Stats() Stats {
+	var values, bytes int64
+	s.eachTable(func(t *table) {
+		values += int64(len(t.asides.values))
+		bytes += t.asides.bytes
+	})
 	return Stats{
+		Aside: values, AsideBytes: bytes,
 		Stats:         s.store.Stats(),
 		Leases:        s.leases.Load(),
 		Waiters:       s.waiters.Load(),

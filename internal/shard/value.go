@@ -9,6 +9,7 @@ import "github.com/nearcache/nearcache/internal/tag"
 type Value struct {
 	Bytes    []byte
 	LoadedAt int64    // when its load began, at the latest: of a fill, when the lease was granted; all lifetimes count from here (R6)
+	Vouched  int64    // when another owner said that it was told of no invalidation of it (R10b); 0: it was loaded for this one
 	Version  uint64   // the origin's version; 0: none, it is compared with nothing
 	Soft     int64    // fresh until then
 	Hard     int64    // kept until then as a stale copy; at least Soft
@@ -40,6 +41,9 @@ func (v *Value) expire(end, now int64) bool {
 	}
 	return v.Expired && now < v.Hard && !v.Absent
 }
+
+// since returns from when on this member had to be told of an invalidation of v.
+func (v *Value) since() int64 { return max(v.LoadedAt, v.Vouched) }
 
 // cost is what the value counts in the store beside its key and the store's overhead.
 func (v *Value) cost() int64 { return int64(len(v.Bytes)) + v.Mark.Bytes() }

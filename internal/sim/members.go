@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nearcache/nearcache/internal/membership"
+	"github.com/nearcache/nearcache/internal/shard"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/near"
 	"github.com/nearcache/nearcache/peers"
@@ -144,14 +145,14 @@ func (n *node) closePeer(p *peer) {
 // moved follows a change of the ring (keyspace.moved).
 func (n *node) moved(before, after *members) {
 	if before != nil {
-		lost := func(key string) bool {
+		fate := func(key string) shard.Fate {
 			h := ring.Hash(keyspaceName, key)
-			return !before.owned(h) || !after.owned(h)
+			if n.w.cfg.Rules.Move && (!before.owned(h) || !after.owned(h)) {
+				return shard.Changed
+			}
+			return shard.Stays
 		}
-		if !n.w.cfg.Rules.Move {
-			lost = func(string) bool { return false }
-		}
-		n.carryOut(sorted(n.shard.Move(after.number, lost)))
+		n.carryOut(sorted(n.shard.Move(shard.Change{View: after.number, Fate: fate})))
 	}
 	if n.w.cfg.Rules.MoveNear {
 		n.forgetAll()

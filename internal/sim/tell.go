@@ -95,7 +95,7 @@ func (t *telling) targets(m *members, now int64) []membership.Target {
 	}
 	for _, k := range t.keys {
 		h := ring.Hash(keyspaceName, k)
-		for _, target := range m.Targets(nil, h, suspect, now) {
+		for _, target := range m.Targets(nil, h, suspect, func(string) bool { return false }, now) {
 			owner := m.Members[m.Ring.Owner(h)].ID
 			switch {
 			case slices.ContainsFunc(all, func(o membership.Target) bool { return o.ID == target.ID }):

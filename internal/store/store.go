@@ -1,9 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"hash/maphash"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync/atomic"
 )
 
@@ -150,6 +152,9 @@ func (s *Store[V]) ShardOf(key string) int { return s.shardIndex(s.hash(key)) }
 // Lock locks a shard, for work on the caller's own tables of it; no Tx may be begun on it by the same goroutine.
 func (s *Store[V]) Lock(shard int) { s.shards[shard].mu.Lock() }
 
+// Room is Tx.Room for a shard that the caller has locked.
+func (s *Store[V]) Room(shard int) int64 { return s.shards[shard].maxBytes - s.shards[shard].bytes() }
+
 // Unlock undoes Lock.
 func (s *Store[V]) Unlock(shard int) { s.shards[shard].mu.Unlock() }
 
@@ -207,6 +212,33 @@ func (s *Store[V]) Range(yield func(*Entry[V]) bool) {
 			}
 		}
 	}
+}
+
+// Hottest returns the entries that were used most, the most used first, as many as count maxBytes at most. It looks at all of them, and holds
+// one shard's lock at a time.
+func (s *Store[V]) Hottest(maxBytes int64) []*Entry[V] {
+	type ranked struct {
+		e    *Entry[V]
+		uses uint32
+	}
+	var all []ranked
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for e := range sh.index.Load().all {
+			all = append(all, ranked{e, uint32(sh.sketch.estimate(e.hash)) + e.uses.Load()&usesMax})
+		}
+		sh.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(b.uses, a.uses) })
+	var hottest []*Entry[V]
+	for _, r := range all {
+		if maxBytes -= r.e.Bytes(); maxBytes < 0 {
+			break
+		}
+		hottest = append(hottest, r.e)
+	}
+	return hottest
 }
 
 // DeleteFunc removes the entries for which del returns true, and returns their number. Every shard is held locked

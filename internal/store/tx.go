@@ -51,6 +51,9 @@ func (t *Tx[V]) Delete() *Entry[V] {
 	return e
 }
 
+// Room is what the shard's share of the budget has left.
+func (t *Tx[V]) Room() int64 { return t.shard.maxBytes - t.shard.bytes() }
+
 // Shard is the number of the locked shard: the caller's side tables of that number are guarded by its lock.
 func (t *Tx[V]) Shard() int { return t.number }
 

@@ -16,6 +16,7 @@ const (
 	OpPing                     // answered at once with StatusOK
 	OpHold                     // say that the load of a lease goes on, after the lane broke that the lease may have come on
 	OpRelay                    // pass an Invalidate on to the member that Key names, and answer what it answers
+	OpHandOver                 // without a token: ask for one; with it: the owner gives away a value
 )
 
 // endsLoad tells that others may wait for what the request says.
@@ -35,6 +36,7 @@ const (
 	FlagForwarded                    // Invalidate: took its one hop already
 	FlagRelayed                      // Invalidate: comes from another member than who sends it
 	FlagTagged                       // Fill, Set: Tags are all the tags of the value; else they are not known
+	FlagGained                       // Peek: the asker owns the key, and the receiver did before
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.
@@ -156,6 +158,7 @@ const (
 	ReplyUncached uint32 = 1 << iota // the asker must not keep the value
 	ReplyLoaded                      // the asker waited for the load of the value
 	ReplyTagged                      // Tags are all the tags of the value; else they are not known
+	ReplyVouched                     // Peek: what the receiver is told about the value from now on, it passes on to the asker
 )
 
 // Limits of the wire. What exceeds them is refused before it is used.
