@@ -199,7 +199,7 @@ func (r *reading) over(d time.Duration) bool {
 func (r *reading) halt() {
 	close(r.end)
 	r.wg.Wait()
-	const slack = 50 * time.Millisecond
+	const slack = 100 * time.Millisecond // as R9 has it, and a tick
 	if r.worst > time.Second+slack {
 		r.t.Errorf("a value was read %v after it was invalidated, want a Bound at most", r.worst)
 	}

@@ -64,7 +64,7 @@ func (n *Node) formerOwners(r route, now int64) (sources []*peer) {
 	if r.owns() && before == "" {
 		return nil // nearly always
 	}
-	heard := func(p *peer) bool { return p != nil && p.Ready() && now < p.source.LeaseUntil.Load() }
+	heard := func(p *peer) bool { return p != nil && p.Ready() }
 	if p := r.peer(); !r.owns() && heard(p) && (before != "" || n.differs(r.m, now)) {
 		sources = append(sources, p)
 	}
