@@ -27,12 +27,12 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 		ks.drop(req.Keys, req.Version, req.Flags)
 	}
 	m := n.members.Load()
-	by := m.Ring
+	by, hops := m.Ring, req.Flags&transport.FlagForwarded
 	if heirs := n.heirs.Load(); heirs != nil {
-		by = heirs // they have copies of what this node owns (handover.go)
+		by, hops = heirs, 0 // they have copies of what this node owns (handover.go), whoever believes that it does
 	}
 	same := s.View() == by.Fingerprint() && req.Flags&transport.FlagRelayed == 0
-	if all || same || !m.known || req.Flags&transport.FlagForwarded != 0 {
+	if all || same || !m.known || hops != 0 {
 		return true
 	}
 	flags, least := req.Flags&transport.FlagSoft|transport.FlagForwarded, req.Version
