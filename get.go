@@ -491,6 +491,9 @@ func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 		given = c.clock.Exact()
 	}
 	loaded := given - int64(rep.Age)
+	if a.target != a.m.Self {
+		loaded = invalidation.LoadedBy(given, rep.Age)
+	}
 	return c.own.Old(key, loaded, now) || c.outdatedTags(answeredMark(rep), loaded, now)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearcache/nearcache/internal/membership"
 	"github.com/nearcache/nearcache/internal/transport"
+	"github.com/nearcache/nearcache/invalidation"
 )
 
 // SetOption changes what a Set does.
@@ -187,7 +188,7 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 	if err != nil {
 		return v, false, ctx.Err()
 	}
-	now, loaded := c.clock.Now(), sent-int64(rep.Age)
+	now, loaded := c.clock.Now(), invalidation.LoadedBy(sent, rep.Age)
 	if rep.Status != transport.StatusHit || c.own.Old(key, loaded, now) || c.outdatedTags(answeredMark(&rep), loaded, now) {
 		return v, false, nil
 	}

@@ -101,3 +101,8 @@ func (o *OwnView) Tick(now int64) {
 		o.all = ownInvalidation{}
 	}
 }
+
+// LoadedBy returns by when at the latest the load of a value had begun whose age a member measured, counted back from given. Its clock may run
+// up to 1 % slower than this one's: a value that is a little older than its age says must not pass for one that is newer than an
+// invalidation of a moment ago. (The simulation found it.)
+func LoadedBy(given int64, age time.Duration) int64 { return given - int64(age+age/64) }

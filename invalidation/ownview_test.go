@@ -22,3 +22,18 @@ func TestOwnViewKeepsTheLaterInvalidation(t *testing.T) {
 		t.Error("it is remembered for longer than a Bound")
 	}
 }
+
+// R16: an age that was measured by a clock that is one per cent slow does not make a value newer than the invalidation.
+func TestLoadedBy(t *testing.T) {
+	o := NewOwnView()
+	const began, second = 100 * int64(time.Second), int64(time.Second)
+	o.Invalidated([]string{"k"}, began, began+1, time.Minute)
+	loaded, given := began-second/1000, began+second
+	age := time.Duration(given-loaded) * 99 / 100
+	if !o.Old("k", LoadedBy(given, age), given) {
+		t.Error("a value from before the invalidation counts as newer, because a clock is slow")
+	}
+	if o.Old("k", LoadedBy(given, time.Duration(second*9/10)), given) {
+		t.Error("a value that was loaded long after the invalidation counts as old")
+	}
+}

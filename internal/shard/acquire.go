@@ -90,7 +90,7 @@ func (s *Shard) Leave(key string, waiter any) bool {
 func (s *Shard) Forget(gone func(waiter any) bool) int {
 	n := 0
 	s.eachTable(func(t *table) {
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			for w := l.first; w != nil; {
 				next := w.next
 				if gone(w.ask.Waiter) {

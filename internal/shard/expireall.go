@@ -18,7 +18,7 @@ func (s *Shard) ExpireAll(now int64) (eff Effect) {
 	}
 	s.eachTable(func(t *table) {
 		t.asides.clear()
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			t.revoke(l, &eff)
 			t.next(l, now, &eff)
 		}

@@ -67,7 +67,7 @@ func (s *Shard) Clear(now int64) (eff Effect) {
 		t.tombs.Purge()
 		t.floor = max(t.floor, now)
 		t.asides.clear()
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			t.revoke(l, &eff)
 			t.next(l, now, &eff)
 		}
@@ -104,8 +104,8 @@ func (s *Shard) Move(c Change) (eff Effect) {
 	gained := make(map[string]Value)
 	s.eachTable(func(t *table) {
 		t.view = max(t.view, c.View)
-		for key, l := range t.leases {
-			if l.view < c.View && c.Fate(key) != Stays {
+		for _, l := range t.all() {
+			if l.view < c.View && c.Fate(l.key) != Stays {
 				t.revoke(l, &eff)
 				t.dismiss(l, Result{Kind: Moved}, &eff)
 			}

@@ -1,6 +1,12 @@
 package shard
 
-import "github.com/hashicorp/golang-lru/v2/simplelru"
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
 
 // table is what the leases and tombstones of one shard of the store are kept in.
 //
@@ -69,6 +75,14 @@ func (t *table) add(key string) *lease {
 	t.leases[key] = l
 	t.s.leases.Add(1)
 	return l
+}
+
+// all returns the leases in the order of their grants, so that what becomes of them and of those who wait does not depend on chance.
+func (t *table) all() []*lease {
+	if len(t.leases) == 0 {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(t.leases), func(a, b *lease) int { return cmp.Compare(a.token.Number, b.token.Number) })
 }
 
 // remove ends a lease nobody is queued behind any more.

@@ -31,7 +31,7 @@ func (s *Shard) HolderGone(holder string, until int64) {
 		return
 	}
 	s.eachTable(func(t *table) {
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			if l.holder == holder && until < l.due.at {
 				t.due.set(&l.due, until)
 			}
@@ -43,7 +43,7 @@ func (s *Shard) HolderGone(holder string, until int64) {
 // as granted, but for those of AskerGone. One that is back with another incarnation has lost its loads: HolderGone with the present time.
 func (s *Shard) HolderBack(holder string) {
 	s.eachTable(func(t *table) {
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			if l.holder == holder && !l.lost {
 				t.due.set(&l.due, l.expires)
 			}
@@ -58,7 +58,7 @@ func (s *Shard) AskerGone(gone func(asker any) bool, until int64) {
 		return
 	}
 	s.eachTable(func(t *table) {
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			if gone(l.asker) {
 				l.lost = true
 				if until < l.due.at {
@@ -75,7 +75,7 @@ func (s *Shard) HeldAll(holder string, now int64) (eff Effect) {
 		return eff
 	}
 	s.eachTable(func(t *table) {
-		for _, l := range t.leases {
+		for _, l := range t.all() {
 			if l.lost && l.holder == holder {
 				t.expire(l, now, &eff)
 			}

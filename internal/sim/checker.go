@@ -35,9 +35,11 @@ type history struct {
 	active   int   // invalidations under way
 	touched  int64 // end of the last one
 	views    map[*node]view
+	sets     map[int]int64 // when a Set last stored a version
 }
 
 type ack struct {
+	began   int64
 	at      int64
 	version int
 	heals   int64 // of a partial one: until then older versions may be read
@@ -47,7 +49,8 @@ type ack struct {
 // view is what one process knows of a key.
 type view struct {
 	invalidated int   // highest version that it has invalidated itself
-	since       int64 // that call's return
+	began       int64 // that call's beginning
+	since       int64 // and its return
 	seen        int   // highest version read
 	seenAt      int64 // that read's end
 }
@@ -66,7 +69,7 @@ func newChecker(w *world) *checker {
 		c.bound += w.cfg.Lag + 2*w.cfg.Faults.SlowLoad
 	}
 	for _, k := range w.keys {
-		c.keys[k] = &history{views: make(map[*node]view)}
+		c.keys[k] = &history{views: make(map[*node]view), sets: make(map[int]int64)}
 	}
 	return c
 }
@@ -80,20 +83,27 @@ func (c *checker) violation(kind, key, format string, args ...any) {
 	}
 }
 
-// begins notes that an invalidation of a version begins; ended is called when it returns.
-func (c *checker) begins(key string) { c.keys[key].active++ }
+// begins notes that an invalidation of a version begins, and returns when; ended is called when it returns.
+func (c *checker) begins(key string) int64 {
+	c.keys[key].active++
+	return c.w.now
+}
+
+// stored notes that a Set stored a version. One that was under way for long comes after the invalidation of a later version that it does not
+// know of: it is the last writer then, and wins (docs/protocol.md, "Numbers").
+func (c *checker) stored(key string, version int) { c.keys[key].sets[version] = c.w.now }
 
 // ended notes that an invalidation returned. n is nil if the process is gone.
-func (c *checker) ended(n *node, key string, version int, err *partialError) {
+func (c *checker) ended(n *node, key string, version int, began int64, err *partialError) {
 	h := c.keys[key]
 	h.active--
 	h.touched = c.w.now
 	v := h.views[n]
 	if version > v.invalidated {
-		v.invalidated, v.since = version, c.w.now
+		v.invalidated, v.began, v.since = version, began, c.w.now
 		h.views[n] = v
 	}
-	a := ack{at: c.w.now, version: version}
+	a := ack{began: began, at: c.w.now, version: version}
 	if err == nil {
 		c.acked++
 		h.acks = insert(h.acks, a)
@@ -113,11 +123,12 @@ func insert(acks []ack, a ack) []ack {
 }
 
 // oldest returns the time since the first acknowledgement of a later version before start, -1 when there is none.
-func oldest(acks []ack, version int, start int64) (age int64, of ack) {
+// What began before the version was set anew does not count.
+func oldest(acks []ack, version int, set, start int64) (age int64, of ack) {
 	age = -1
 	i := sort.Search(len(acks), func(i int) bool { return acks[i].version > version })
 	for ; i < len(acks); i++ {
-		if a := acks[i]; a.at < start && start-a.at > age {
+		if a := acks[i]; a.began >= set && a.at < start && start-a.at > age {
 			age, of = start-a.at, a
 		}
 	}
@@ -153,14 +164,14 @@ func (c *checker) read(g *reading, res result) {
 		c.violation("foreign", g.key, "%s reads %q", g.n.id, res.value)
 		return
 	}
-	if age, of := oldest(h.acks, version, g.start); age >= 0 {
+	if age, of := oldest(h.acks, version, h.sets[version], g.start); age >= 0 {
 		c.worst = max(c.worst, age)
 		if age > int64(c.bound) {
 			c.violation("stale", g.key, "%s reads %s (%s) %v after the invalidation of version %d returned nil",
 				g.n.id, res.value, res.tier, time.Duration(age), of.version)
 		}
 	}
-	if age, of := oldest(h.partials, version, g.start); age >= 0 {
+	if age, of := oldest(h.partials, version, h.sets[version], g.start); age >= 0 {
 		c.worstPartial = max(c.worstPartial, age)
 		if g.start > of.heals+int64(Slack) {
 			c.violation("unhealed", g.key, "%s reads %s (%s) %v after the invalidation of version %d", g.n.id, res.value, res.tier, time.Duration(age), of.version)
@@ -176,7 +187,7 @@ func (c *checker) healed(g *reading, h *history, version int, res result) {
 		return
 	}
 	for _, a := range h.partials {
-		if a.version > version && a.by != nil && !a.by.dead {
+		if a.version > version && a.began >= h.sets[version] && a.by != nil && !a.by.dead {
 			c.violation("owed", g.key, "%s reads %s (%s) long after all is well, and %s owes version %d", g.n.id, res.value, res.tier, a.by.id, a.version)
 			return
 		}
@@ -189,11 +200,11 @@ const healTime = 5 * time.Second
 // viewed checks the read against what its process has seen and done.
 func (c *checker) viewed(g *reading, h *history, version int, res result) {
 	v := h.views[g.n]
-	if version < v.invalidated && g.start > v.since && c.w.cfg.Lag == 0 {
+	if version < v.invalidated && v.began >= h.sets[version] && g.start > v.since && c.w.cfg.Lag == 0 {
 		c.violation("own view", g.key, "%s reads %s (%s) after its own invalidation of version %d", g.n.id, res.value, res.tier, v.invalidated)
 	}
 	if version < v.seen && g.start > v.seenAt {
-		if age, _ := oldest(h.acks, version, g.start); age > 0 {
+		if age, _ := oldest(h.acks, version, h.sets[version], g.start); age > 0 {
 			c.backwards++
 			if c.w.healthy {
 				c.violation("backwards", g.key, "%s reads %s (%s) after version %d", g.n.id, res.value, res.tier, v.seen)

@@ -350,7 +350,11 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 	if rep.loaded {
 		given = n.exact()
 	}
-	return n.own.Old(key, given-rep.age, n.clock()) || n.ownSets.old(key, rep.version, n.clock())
+	loaded := given - rep.age
+	if a.target != a.m.Self {
+		loaded = invalidation.LoadedBy(given, time.Duration(rep.age))
+	}
+	return n.own.Old(key, loaded, n.clock()) || n.ownSets.old(key, rep.version, n.clock())
 }
 
 // keep makes an answer a near copy, if it was not overtaken (Cache.keep).

@@ -52,7 +52,7 @@ func (n *node) remembered(err *partialError) time.Duration {
 	if err != nil {
 		return err.staleFor
 	}
-	return n.w.cfg.Bound
+	return n.w.cfg.Bound + n.w.cfg.Bound/4
 }
 
 // dropKeys invalidates keys on this node, or with none the whole keyspace (keyspace.drop).

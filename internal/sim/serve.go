@@ -258,6 +258,8 @@ func (n *node) set(req *request, rep *reply) {
 	n.w.note(req.key, "%s set %s: %d", n.id, req.value, eff.Outcome)
 	switch eff.Outcome {
 	case shard.Stored, shard.Passed:
+		_, version := parse(req.value)
+		n.w.checker.stored(req.key, version)
 		rep.status = statusStored
 	case shard.Outdated:
 		rep.status = statusNotOwner

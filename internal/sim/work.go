@@ -67,22 +67,22 @@ func (w *world) writeAnywhere() {
 		case all:
 			w.invalidateAll(n)
 		case set:
-			w.checker.begins(key)
-			n.setKey(key, valueOf(key, version), uint64(version)+1, func(err *partialError) { w.returned(n, key, version, err) })
+			began := w.checker.begins(key)
+			n.setKey(key, valueOf(key, version), uint64(version)+1, func(err *partialError) { w.returned(n, key, version, began, err) })
 		default:
-			w.checker.begins(key)
-			n.invalidate(key, func(err *partialError) { w.returned(n, key, version, err) })
+			began := w.checker.begins(key)
+			n.invalidate(key, func(err *partialError) { w.returned(n, key, version, began, err) })
 		}
 	})
 }
 
-func (w *world) returned(n *node, key string, version int, err *partialError) {
+func (w *world) returned(n *node, key string, version int, began int64, err *partialError) {
 	if err != nil {
 		w.note(key, "%s: invalidation of version %d is partial: %v", n.id, version, err.members)
 	} else {
 		w.note(key, "%s: invalidation of version %d returns nil", n.id, version)
 	}
-	w.checker.ended(n, key, version, err)
+	w.checker.ended(n, key, version, began, err)
 }
 
 func (w *world) invalidateAll(n *node) {
@@ -91,10 +91,11 @@ func (w *world) invalidateAll(n *node) {
 		versions[i] = w.origin.version(k)
 		w.checker.begins(k)
 	}
+	began := w.now
 	w.note("", "%s invalidates all", n.id)
 	n.invalidateAll(func(err *partialError) {
 		for i, k := range w.keys {
-			w.returned(n, k, versions[i], err)
+			w.returned(n, k, versions[i], began, err)
 		}
 	})
 }
