@@ -48,7 +48,7 @@ func TestConfigProblems(t *testing.T) {
 		"stale on error": {config{Load: load, StaleOnError: 1}, []string{"StaleOnError is not available yet"}},
 		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
 		"eviction":       {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
-		"ack":            {config{Load: load, Ack: nearcache.AckAll}, []string{"Ack"}},
+		"ack":            {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
 		"hot":            {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},
 		"pinned":         {config{Load: load, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot"}},
 	} {
@@ -143,8 +143,7 @@ func TestNotYet(t *testing.T) {
 		"Update": func() error {
 			return c.Update(ctx, []string{"k"}, func(context.Context) error { panic("commit was run") })
 		},
-		"Warm":    func() error { return c.Warm(ctx, slices.Values([]string{"k"}), 1) },
-		"WithAck": func() error { return c.Invalidate(nearcache.WithAck(ctx, nearcache.AckAll), "k") },
+		"Warm": func() error { return c.Warm(ctx, slices.Values([]string{"k"}), 1) },
 		"WithPriority": func() error {
 			_, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityLow), "k")
 			return err
@@ -155,8 +154,14 @@ func TestNotYet(t *testing.T) {
 			t.Errorf("%s: got %v, want a *ConfigError that says so", name, err)
 		}
 	}
-	if err := c.Invalidate(nearcache.WithAck(ctx, nearcache.AckOwners), "k"); err != nil {
-		t.Error(err)
+	var ce *nearcache.ConfigError
+	if err := c.Invalidate(nearcache.WithAck(ctx, 7), "k"); !errors.As(err, &ce) {
+		t.Errorf("an Ack that does not exist: got %v, want a *ConfigError", err)
+	}
+	for _, ack := range []nearcache.Ack{nearcache.AckOwners, nearcache.AckAll} {
+		if err := c.Invalidate(nearcache.WithAck(ctx, ack), "k"); err != nil {
+			t.Error(err)
+		}
 	}
 	if _, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityNormal), "k"); err != nil {
 		t.Error(err)

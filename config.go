@@ -221,7 +221,7 @@ type Config[V any] struct {
 	// every tag, and is counted in KeyspaceStats.OverTagged; so does every value that a member without TagsOf has loaded. Each tag counts 8
 	// bytes in each tier. It is called for what was loaded and for what is Set, and fails the load, or the Set, if it panics.
 	TagsOf func(key string, v V) []string
-	// Ack other than AckOwners is not available yet.
+	// Ack is what Invalidate, InvalidateAll, InvalidateTag, Expire and Set wait for, unless WithAck says otherwise.
 	Ack Ack
 	// Hot is not available yet.
 	Hot HotConfig
@@ -249,7 +249,9 @@ const (
 // Ack is what Invalidate waits for.
 type Ack int
 
-// The acknowledgements. Only AckOwners is available yet.
+// The acknowledgements. AckAll holds while the members do not change, and without OriginLag; else what it promises is what AckOwners does. It costs
+// two messages to each member and their answers. One that does not answer is waited for until it can hold nothing any more, and a Bound
+// at least, as long as discovery reports it.
 const (
 	AckOwners Ack = iota // whoever may own it: within Bound everywhere when it returns nil
 	AckAll               // every near copy too: gone everywhere when it returns nil
@@ -269,8 +271,7 @@ type ackKey struct{}
 
 type priorityKey struct{}
 
-// WithAck overrides Config.Ack for the calls made with the returned context. Calls with AckAll return a *ConfigError: it is
-// not available yet.
+// WithAck overrides Config.Ack for the calls made with the returned context. Calls with an Ack that does not exist return a *ConfigError.
 func WithAck(ctx context.Context, a Ack) context.Context { return context.WithValue(ctx, ackKey{}, a) }
 
 // WithPriority sets the priority of the loads that calls made with the returned context start. Calls with another priority
@@ -287,13 +288,19 @@ func checkPriority(ctx context.Context) error {
 	return nil
 }
 
-// checkAck refuses what is not available yet.
-func checkAck(ctx context.Context) error {
-	if a, ok := ctx.Value(ackKey{}).(Ack); ok && a != AckOwners {
-		return notYet("an Ack other than AckOwners")
+// ack is what a call waits for.
+func (ks *keyspace) ack(ctx context.Context) (Ack, error) {
+	a, ok := ctx.Value(ackKey{}).(Ack)
+	if !ok {
+		a = ks.policy.ack
 	}
-	return nil
+	if !a.valid() {
+		return a, &ConfigError{Problems: []string{fmt.Sprintf("WithAck: there is no Ack %d", a)}}
+	}
+	return a, nil
 }
+
+func (a Ack) valid() bool { return a == AckOwners || a == AckAll }
 
 // effective returns the configuration with its defaults, or all that is wrong with it.
 func (c Config[V]) effective() (Config[V], error) {
@@ -332,6 +339,7 @@ func (c Config[V]) effective() (Config[V], error) {
 		p.require(code != "" && len(code) <= transport.MaxKeyspaceBytes, "Errors: a code must have 1 to %d bytes", transport.MaxKeyspaceBytes)
 		p.require(err != nil, "Errors: %q has no error", code)
 	}
+	p.require(c.Ack.valid(), "there is no Ack %d", c.Ack)
 	c.notYet(&p)
 	return c, p.err()
 }
@@ -344,6 +352,5 @@ func (c Config[V]) notYet(p *problems) {
 	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
 	p.require(c.StaleOnError <= 0, "StaleOnError is not available yet")
 	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
-	p.require(c.Ack == AckOwners, "an Ack other than AckOwners is not available yet")
 	p.require(c.Hot.PerSecond == 0 && c.Hot.Spread == 0 && len(c.Hot.Pin) == 0, "Hot is not available yet")
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearcache/nearcache/feed"
+	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/internal/transport"
 )
 
@@ -235,11 +236,9 @@ func (ks *keyspace) changed(ctx context.Context, t task) error {
 	// After the owners: what was fetched from them meanwhile may be the old value.
 	switch {
 	case len(t.tags) > 0:
-		for part := range slices.Chunk(t.tags, transport.MaxTags) {
-			ks.dropTags(part)
-		}
+		ks.local.forgetTags(tag.Hashes(t.tags), ks.node.clock.Exact())
 	case len(t.keys) == 0:
-		ks.dropAll(t.flags)
+		ks.local.forgetAll()
 	}
 	for _, k := range t.keys {
 		ks.local.forget(k)

@@ -16,15 +16,10 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 	rep.Status = transport.StatusOK
 	ks := n.keyspace(req.Keyspace)
 	all := req.Flags&transport.FlagAll != 0
-	switch {
-	case ks == nil:
+	if ks == nil {
 		rep.Status = transport.StatusUnknownKeyspace
-	case all && len(req.Tags) > 0:
-		ks.dropTags(req.Tags)
-	case all:
-		ks.dropAll(req.Flags)
-	default:
-		ks.drop(req.Keys, req.Version, req.Flags)
+	} else {
+		ks.obey(req)
 	}
 	m := n.members.Load()
 	by, hops := m.Ring, req.Flags&transport.FlagForwarded
@@ -32,7 +27,7 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 		by, hops = heirs, 0 // they have copies of what this node owns (handover.go), whoever believes that it does
 	}
 	same := s.View() == by.Fingerprint() && req.Flags&transport.FlagRelayed == 0
-	if all || same || !m.known || hops != 0 {
+	if all || same || !m.known || hops != 0 || req.Flags&transport.FlagCopies != 0 {
 		return true
 	}
 	flags, least := req.Flags&transport.FlagSoft|transport.FlagForwarded, req.Version

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/invalidation"
 )
@@ -18,8 +19,9 @@ import (
 // more: two Bounds after it was last heard, and not at all when that is longer ago.
 //
 // Errors: *PartialError when a member did not confirm and may hold copies, or when this node is cut off itself: they may live for StaleFor, and
-// delivery goes on in the background; ErrInvalidKey, before anything was done; ErrClosed; *ConfigError for an Ack that is not available. It
-// takes three Bounds plus PeerTimeout at most.
+// delivery goes on in the background; ErrInvalidKey, before anything was done; ErrClosed; *ConfigError for an Ack that does not exist. It
+// takes three Bounds plus PeerTimeout at most. With AckAll a member of any kind has to confirm, and no value from before the call is served
+// anywhere once it has returned nil.
 func (c *Cache[V]) Invalidate(ctx context.Context, keys ...string) error {
 	return c.invalidate(ctx, keys, 0)
 }
@@ -35,7 +37,7 @@ func (ks *keyspace) mutable(ctx context.Context) (context.Context, context.Cance
 	if ks.closed.Load() || ks.node.closed.Load() {
 		return nil, nil, ErrClosed
 	}
-	if err := checkAck(ctx); err != nil {
+	if _, err := ks.ack(ctx); err != nil {
 		return nil, nil, err
 	}
 	n := ks.node
@@ -77,7 +79,7 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string, flags uint32)
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.newTelling(keys, flags).run(ctx)
+		err = ks.tell(ctx, ks.newTelling(keys, flags))
 	case isContextError(err): // nobody is told, but this process never sees the old values again (R16)
 		ks.drop(keys, 0, flags)
 		err = &PartialError{Keys: slices.Clone(keys), StaleFor: ks.staleFor(), Err: err}
@@ -150,6 +152,27 @@ func (n *Node) pass(ctx context.Context, p *peer, req *transport.Request) error 
 	return errors.New("nearcache: " + rep.Failure.Text)
 }
 
+// obey drops on this node what an Invalidate is about, which may alias a buffer.
+func (ks *keyspace) obey(req *transport.Request) {
+	all, copies := req.Flags&transport.FlagAll != 0, req.Flags&transport.FlagCopies != 0
+	switch {
+	case all && len(req.Tags) > 0 && copies:
+		ks.local.forgetTags(tag.Hashes(req.Tags), ks.node.clock.Exact())
+	case all && len(req.Tags) > 0:
+		ks.dropTags(req.Tags)
+	case all && copies:
+		ks.local.forgetAll()
+	case all:
+		ks.dropAll(req.Flags)
+	case copies:
+		for _, k := range req.Keys {
+			ks.local.forget(k)
+		}
+	default:
+		ks.drop(req.Keys, req.Version, req.Flags)
+	}
+}
+
 // drop invalidates keys on this node; with FlagSoft values stay as stale copies. keys may alias a buffer.
 func (ks *keyspace) drop(keys []string, minVersion uint64, flags uint32) {
 	now := ks.node.clock.Exact()
@@ -191,14 +214,15 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.newTelling(nil, 0).run(ctx)
+		err = ks.tell(ctx, ks.newTelling(nil, 0))
 	case isContextError(err): // as in invalidate
+		ks.dropAll(0)
 		err = &PartialError{StaleFor: ks.staleFor(), Err: err}
 	default:
 		return err
 	}
 	ks.own.AllInvalidated(began, ks.node.clock.Exact(), ks.remembered(err))
-	ks.dropAll(0)
+	ks.local.forgetAll()
 	return err
 }
 

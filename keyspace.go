@@ -73,6 +73,7 @@ type policy struct {
 	loadTimeout, queueTimeout time.Duration
 	lag                       time.Duration
 	maxLoads                  int
+	ack                       Ack
 	errors                    map[string]error
 }
 
@@ -86,6 +87,7 @@ func (c Config[V]) policy() policy {
 		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
 		lag:      c.OriginLag,
 		maxLoads: c.MaxLoads,
+		ack:      c.Ack,
 		errors:   c.Errors,
 	}
 }

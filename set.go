@@ -67,7 +67,7 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 	if err == nil { // its owner has heard of it
 		t.asked[membership.Target{ID: member, Counts: true}] = t.keys
 	}
-	told := t.run(ctx)
+	told := c.tell(ctx, t)
 	c.forget(key)
 	switch {
 	case told != nil:

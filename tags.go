@@ -35,16 +35,18 @@ func (ks *keyspace) invalidateTags(ctx context.Context, tags []string) error {
 	switch {
 	case err == nil:
 		defer cancel()
-		err = ks.newTagTelling(tags).run(ctx)
+		err = ks.tell(ctx, ks.newTagTelling(tags))
 	case isContextError(err): // as in invalidate
+		for part := range slices.Chunk(tags, transport.MaxTags) {
+			ks.dropTags(part)
+		}
 		err = &PartialError{Tags: slices.Clone(tags), StaleFor: ks.staleFor(), Err: err}
 	default:
 		return err
 	}
-	ks.ownTags.Invalidated(tagKeys(tag.Hashes(tags)), began, ks.node.clock.Exact(), ks.remembered(err))
-	for part := range slices.Chunk(tags, transport.MaxTags) {
-		ks.dropTags(part)
-	}
+	hashes, now := tag.Hashes(tags), ks.node.clock.Exact()
+	ks.ownTags.Invalidated(tagKeys(hashes), began, now, ks.remembered(err))
+	ks.local.forgetTags(hashes, now)
 	return err
 }
 

@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -25,12 +26,14 @@ type telling struct {
 	least uint64 // versions below it are dead (shard.Shard.Invalidate)
 	began int64
 	heirs *ring.Ring                     // Node.heirs, when it was looked who has to be told
+	all   bool                           // everybody has to confirm, whoever owns the keys (R12)
 	wide  bool                           // all that can be reached are told, whoever owns the keys
 	asked map[membership.Target][]string // what was passed to whom, whatever came of it
 
-	mu   sync.Mutex // guards what follows
-	open []errand   // not confirmed
-	last error
+	mu     sync.Mutex // guards what follows
+	open   []errand   // not confirmed
+	silent []string   // members that were passed over: what they held when they were cut off is dead
+	last   error
 }
 
 // errand is what a member did not confirm, and is owed since.
@@ -58,6 +61,30 @@ func (ks *keyspace) newTagTelling(tags []string) *telling {
 	return t
 }
 
+// tell tells what t is about to all who have to hear of it. With AckAll that is everybody, twice: when the first round is over no shard gives
+// out an old value any more, of whatever owner or stand-in, and the second drops what was fetched until then. It returns nil when no
+// old value is served anywhere any more (R12).
+func (ks *keyspace) tell(ctx context.Context, t *telling) error {
+	if ack, _ := ks.ack(ctx); ack != AckAll { // mutable has judged it
+		return t.run(ctx)
+	}
+	t.all = true
+	if err := t.run(ctx); err != nil {
+		return err
+	}
+	again := ks.newTelling(t.keys, t.flags|transport.FlagCopies)
+	again.tags, again.owed, again.least, again.began, again.all, again.silent = t.tags, t.owed, t.least, t.began, true, t.silent
+	if err := again.run(ctx); err != nil || len(again.silent) == 0 {
+		return err
+	}
+	// One that is cut off shares its loads for a Bound (R1b): one that began before the call is older than that now.
+	left := t.began + int64(invalidation.Life(ks.node.bound)) - ks.node.clock.Exact()
+	if left > 0 && !sleep(ctx, time.Duration(left)) {
+		return &PartialError{Members: again.silent, Keys: t.keys, Tags: t.tags, StaleFor: ks.node.bound, Err: ctx.Err()}
+	}
+	return nil
+}
+
 // run tells everybody who has to hear of it, and returns nil when all of them who count have confirmed, or can hold nothing any more. When ctx
 // ends before, or when there is nothing to wait for, it returns a *PartialError; what was not confirmed is owed.
 func (t *telling) run(ctx context.Context) error {
@@ -80,17 +107,15 @@ func (t *telling) round(ctx context.Context, m *members) {
 	for target, part := range t.targets(m, now) {
 		part, ok := t.unasked(target, part)
 		switch {
-		case !ok, target.ID != m.Me().ID && n.gone(m, target.ID, now):
+		case !ok:
 		case target.ID == m.Me().ID:
-			t.ks.drop(part, t.least, t.flags)
-		case len(t.tags) > 0:
-			for chunk := range slices.Chunk(t.tags, transport.MaxTags) {
-				asks = append(asks, func() { t.ask(ctx, m, target, chunk) })
+			for chunk := range t.parts(part) {
+				t.ks.obey(t.request(chunk, t.flags))
 			}
-		case len(t.keys) == 0:
-			asks = append(asks, func() { t.ask(ctx, m, target, nil) })
+		case n.gone(m, target.ID, now):
+			t.passOver(m, target.ID)
 		default:
-			for chunk := range chunks(part) {
+			for chunk := range t.parts(part) {
 				asks = append(asks, func() { t.ask(ctx, m, target, chunk) })
 			}
 		}
@@ -107,6 +132,38 @@ func (t *telling) round(ctx context.Context, m *members) {
 	_ = g.Wait() // the failures are in t
 }
 
+// parts cuts what a target is told into requests.
+func (t *telling) parts(part []string) iter.Seq[[]string] {
+	switch {
+	case len(t.tags) > 0:
+		return slices.Chunk(t.tags, transport.MaxTags)
+	case len(t.keys) == 0:
+		return func(yield func([]string) bool) { yield(nil) }
+	}
+	return chunks(part)
+}
+
+// request makes the request that tells a part.
+func (t *telling) request(part []string, flags uint32) *transport.Request {
+	req := t.ks.node.invalidateRequest(t.ks.name, part, flags)
+	if len(t.tags) > 0 {
+		req = t.ks.node.tagsRequest(t.ks.name, part)
+		req.Flags |= flags
+	}
+	req.Version = t.least
+	return req
+}
+
+// passOver notes that a member that is gone was not told. One that has left, or stops, serves nobody any more.
+func (t *telling) passOver(m *members, id string) {
+	if p := m.peer(id); p == nil || p.Leaving() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.silent = append(t.silent, id)
+}
+
 // tellers bounds the requests of one invalidation that are under way at once.
 const tellers = 16
 
@@ -116,11 +173,12 @@ func (t *telling) targets(m *members, now int64) map[membership.Target][]string 
 	parts := make(map[membership.Target][]string)
 	t.wide = n.wide(m, now)
 	everybody := make(map[string]bool)
-	if t.wide || len(t.keys) == 0 {
+	all := t.all || len(t.keys) == 0
+	if t.wide || all {
 		everybody[m.Me().ID] = true
 		cut := n.cutOff(m, now) != nil
 		for _, id := range m.others {
-			everybody[id] = cut || len(t.keys) == 0 || m.peer(id).Connected()
+			everybody[id] = cut || all || m.peer(id).Connected()
 		}
 		maps.DeleteFunc(everybody, func(_ string, told bool) bool { return !told })
 		for id := range everybody {
@@ -179,15 +237,10 @@ func (t *telling) ask(ctx context.Context, m *members, target membership.Target,
 	if !target.Counts {
 		flags |= transport.FlagForwarded
 	}
-	req := ks.node.invalidateRequest(ks.name, part, flags)
-	if len(t.tags) > 0 {
-		req = ks.node.tagsRequest(ks.name, part)
-	}
-	req.Version = t.least
 	p := m.peer(target.ID)
 	err := transport.ErrDown
 	if ks.node.reachable(ctx, p) {
-		err = ks.node.pass(ctx, p, req)
+		err = ks.node.pass(ctx, p, t.request(part, flags))
 	}
 	if err != nil {
 		ks.count.peerErrors.Add(1)
@@ -210,8 +263,14 @@ func (t *telling) wait(ctx context.Context, m *members) (again bool, err error) 
 	}
 	for {
 		news := ks.settled.next()
-		t.open = slices.DeleteFunc(t.open, func(e errand) bool { return t.owed.Settled(e.member, e.round) })
 		now := n.clock.Exact()
+		t.open = slices.DeleteFunc(t.open, func(e errand) bool {
+			settled := t.owed.Settled(e.member, e.round)
+			if settled && n.gone(m, e.member, now) {
+				t.passOver(m, e.member)
+			}
+			return settled
+		})
 		cut := n.cutOff(m, now)
 		switch {
 		case n.members.Load() != m, n.heirs.Load() != t.heirs, !t.wide && n.wide(m, now):

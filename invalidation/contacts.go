@@ -48,11 +48,17 @@ type Silence struct {
 	Age    time.Duration
 }
 
+// Life is how long after it was cut off a member may serve what it held then, and what it began to load: C, which is bound, with what clocks
+// may be off.
+func Life(bound time.Duration) time.Duration {
+	const clocks = 25 * time.Millisecond // what a coarse clock may lag
+	return bound + bound/20 + clocks
+}
+
 // NewContacts returns the contacts of a member that starts at now, with the Bound of docs/protocol.md: H and C.
 func NewContacts(bound time.Duration, now int64) *Contacts {
-	const clocks = 25 * time.Millisecond // what a coarse clock may lag
 	return &Contacts{
-		lease: int64(bound), life: int64(bound + bound/20 + clocks), began: now,
+		lease: int64(bound), life: int64(Life(bound)), began: now,
 		heard: make(map[string]int64), reports: make(map[string]report),
 	}
 }
