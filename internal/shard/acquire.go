@@ -17,7 +17,7 @@ type Ask struct {
 }
 
 // Acquire answers an ask that Get could not: Hit (somebody filled the key meanwhile, or Get was not asked), Lease (load
-// it yourself), Waiting (somebody else does: the result comes in a Wake of a later Effect, perhaps before Acquire
+// it yourself), Held (likewise, without a lease), Waiting (somebody else does: the result comes in a Wake of a later Effect, perhaps before Acquire
 // returns to its caller), Stale (somebody else does, or will when the turn comes, and until then there is the value that Expire or ExpireAll
 // left), Moved or Busy. key may alias a buffer.
 //
@@ -31,6 +31,9 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 	t := &s.tables[tx.Shard()]
 	if ask.View < t.view {
 		return Result{Kind: Moved}
+	}
+	if s.held(key) {
+		return Result{Kind: Held}
 	}
 	var stale *Value
 	if e := tx.Entry(); e != nil && !ask.Fresh {
@@ -65,6 +68,10 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 	res.Value = stale
 	return res
 }
+
+// held tells whether nothing of the key is to be kept now. The order of a hold and an operation on its key is that of the Invalidate that
+// follows the hold, and the operation, under the shard's lock.
+func (s *Shard) held(key string) bool { return s.cfg.Held != nil && s.cfg.Held(key) }
 
 // Leave takes waiter out of the queue for key. False: it is not queued, so its Wake was returned to somebody, who may
 // not have delivered it yet. Its cost grows with the queue of the key.

@@ -179,12 +179,12 @@ type Given struct {
 }
 
 // Give takes a value that the owner of key gives away, and reports whether it did: it must not be older than an invalidation, nor take the
-// place of what is fresh, but for what this member got like it and has to give up earlier. A lease of the key goes on. v.Bytes belongs to the Shard from here on; key may alias a buffer.
+// place of what is fresh, but for what this member got like it and has to give up earlier; a key that is held takes none. A lease of the key goes on. v.Bytes belongs to the Shard from here on; key may alias a buffer.
 func (s *Shard) Give(key string, v Value, g Given, now int64) bool {
 	tx := s.store.Begin(key)
 	defer tx.End()
 	t := &s.tables[tx.Shard()]
-	if g.View < t.view || now >= v.Hard || t.missed(key, &v) {
+	if g.View < t.view || now >= v.Hard || t.missed(key, &v) || s.held(key) {
 		return false
 	}
 	if !g.Owned {

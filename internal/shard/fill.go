@@ -172,7 +172,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 		t.revoke(l, &eff)
 	}
 	v.Mark = v.Mark.At(s.tags.Pos())
-	r := t.place(&tx, key, v, now, true)
+	r := t.place(&tx, key, v, now, !s.held(key))
 	if v.Version > 0 {
 		t.rememberSet(key, v.Version) // a Set that was under way for longer finds it, even if this value is gone by then
 	}

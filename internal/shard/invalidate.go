@@ -52,7 +52,11 @@ func (s *Shard) invalidate(key string, minVersion uint64, soft bool, now int64) 
 	s.cfg.Dropped(key)
 	if l := t.leases[key]; l != nil {
 		t.revoke(l, &eff)
-		t.next(l, now, &eff)
+		if s.held(key) {
+			t.dismiss(l, Result{Kind: Held}, &eff)
+		} else {
+			t.next(l, now, &eff)
+		}
 	}
 	return eff
 }

@@ -179,7 +179,7 @@ func (c *cluster) settle(i int, me *reader, r Result, least uint64, rnd *rand.Ra
 	case Lease:
 		c.load(i, r.Token, rnd)
 	case Failed, TimedOut:
-	case Waiting, Stale, Moved, Busy:
+	case Waiting, Stale, Moved, Busy, Held:
 		c.t.Errorf("got %s", describe(r))
 	}
 }

@@ -46,6 +46,9 @@ type Config struct {
 	// as whoever may not hear of invalidations when a load begins may be sure of itself again when it ends (docs/protocol.md R7); and when
 	// somebody is to wait for a load, which does for half of it. It is called with a shard lock held and takes none. Nil: 0.
 	Cap func(key string, now int64) time.Duration
+	// Held tells whether somebody changes key at the origin now (R13): no lease is given and no value kept meanwhile. An Invalidate follows
+	// when that begins. It is called with a shard lock held and takes a leaf lock at most. Nil: no key ever is.
+	Held func(key string) bool
 	// Limits are what the Limits of this member are, for all its shards. Nil, or holding nil: none.
 	Limits *atomic.Pointer[Limits]
 	// Refreshes bounds the loads a second that replace what ExpireAll left. 0: no bound.

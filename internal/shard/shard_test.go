@@ -84,6 +84,8 @@ func describe(r Result) string {
 		return "moved"
 	case Busy:
 		return "busy"
+	case Held:
+		return "held"
 	}
 	return fmt.Sprint("kind ", r.Kind)
 }

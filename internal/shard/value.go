@@ -67,6 +67,7 @@ const (
 	TimedOut                 // Ask.Until has passed
 	Moved                    // the ring changed since Ask.View: find the owner again
 	Busy                     // from Acquire only: too many leases or waiters
+	Held                     // the key is held (Config.Held): load it, and keep nothing
 )
 
 // Result answers an asker.

@@ -175,7 +175,7 @@ func (n *node) result(rep *reply, res shard.Result, near, now int64) {
 		rep.status, rep.failure = statusFailed, errWaited
 	case shard.Moved:
 		rep.status = statusNotOwner
-	case shard.Stale, shard.Busy, shard.Waiting:
+	case shard.Stale, shard.Busy, shard.Waiting, shard.Held:
 		rep.status = statusBusy
 	}
 }
