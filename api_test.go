@@ -140,9 +140,6 @@ func TestNotYet(t *testing.T) {
 	defer c.Close(t.Context())
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"Update": func() error {
-			return c.Update(ctx, []string{"k"}, func(context.Context) error { panic("commit was run") })
-		},
 		"Warm": func() error { return c.Warm(ctx, slices.Values([]string{"k"}), 1) },
 		"WithPriority": func() error {
 			_, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityLow), "k")

@@ -128,6 +128,10 @@ func (c *Cache[V]) join(key string) (f *flight[V], r route, leads bool) {
 // lead asks the owner (step 3). The first answer is awaited on the caller's own goroutine; whatever is not settled by it, or
 // takes longer than the caller, goes on without the caller.
 func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
+	if c.holds.Held(f.Key) {
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, v: held})
+		return
+	}
 	if r.self() {
 		a := c.ask(f, r.m, r.owner)
 		var req transport.Request
@@ -233,6 +237,7 @@ const (
 	unreadable                // the value is of no use here: it cannot be decoded, or this process knows that it is old
 	elsewhere                 // somebody else has to be asked
 	alone                     // nobody can help: load without a lease
+	held                      // the key is held: load without a lease, when it is this flight's turn
 )
 
 // run asks one member after the other until the flight is finished (steps 3 to 5).
@@ -250,6 +255,9 @@ func (x *fetch[V]) run() {
 	}
 	for x.v != settled {
 		switch {
+		case x.v == held:
+			x.loadHeld()
+			return
 		case x.v == granted && x.f.Over():
 			x.succeed()
 			x.run()
@@ -450,6 +458,8 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		default:
 			f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: rep.Failure.Member}}, c.fromWire(f.Key, &rep.Failure))
 		}
+	case transport.StatusHeld:
+		return alone
 	case transport.StatusNotOwner, transport.StatusUnknownKeyspace:
 		c.count.misrouted.Add(1)
 		return elsewhere

@@ -121,7 +121,7 @@ func (c *Cache[V]) leadMany(ctx context.Context, all []led[V]) {
 	for i := range all {
 		l := &all[i]
 		p := l.r.peer()
-		if l.r.self() || p == nil || !p.Ready() {
+		if l.r.self() || p == nil || !p.Ready() || c.holds.Held(l.f.Key) {
 			continue
 		}
 		l.a = c.ask(l.f, l.r.m, l.r.owner)
@@ -168,6 +168,8 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 		next = i + 1
 		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
 		switch {
+		case l.call == nil && c.holds.Held(l.f.Key):
+			x.v = held
 		case l.call == nil && l.r.self():
 			x.a = c.ask(l.f, l.r.m, l.r.owner)
 			x.askLocal()

@@ -233,8 +233,3 @@ func (ks *keyspace) invalidateAll(ctx context.Context) error {
 func (c *Cache[V]) Expire(ctx context.Context, keys ...string) error {
 	return c.invalidate(ctx, keys, transport.FlagSoft)
 }
-
-// Update is not available yet: it returns a *ConfigError, and commit is not run.
-func (c *Cache[V]) Update(_ context.Context, _ []string, _ func(context.Context) error) error {
-	return notYet("Update")
-}

@@ -28,6 +28,8 @@ type keyspace struct {
 	owed     *invalidation.Owed
 	owedTags *invalidation.Owed // of tags
 	holdings holdings
+	holds    *invalidation.Holds
+	turns    turns
 	settled  bell // rung when something is not owed any more, and with every tick
 	count    counters
 	epoch    atomic.Uint64 // bumped by InvalidateAll
@@ -123,7 +125,8 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	ks := &keyspace{
 		name: name, node: n, policy: p, local: l,
 		own: invalidation.NewOwnView(), ownTags: invalidation.NewOwnView(),
-		owed: invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
+		holds: invalidation.NewHolds(maxHeld),
+		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
 	}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
@@ -133,6 +136,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		Dropped:     ks.dropped,
 		Seq:         n.log.Seq,
 		Cap:         ks.cap,
+		Held:        ks.holds.Held,
 		Limits:      &n.standing.limits,
 		Lag:         int64(p.lag),
 		Refreshes:   p.refreshes(),
@@ -159,6 +163,7 @@ func (ks *keyspace) cap(key string, now int64) time.Duration {
 // tick looks after what ends by itself.
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
+	ks.holds.Tick(now)
 	ks.own.Tick(now)
 	ks.ownTags.Tick(now)
 	ks.repay(now)

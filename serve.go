@@ -57,6 +57,9 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		return n.serveInvalidate(s, id, req, rep)
 	case req.Op == transport.OpRelay:
 		return n.serveRelay(s, id, req, rep)
+	case req.Op == transport.OpUpdate:
+		n.serveUpdate(s, req, rep)
+		return true
 	case req.Op == transport.OpHold && req.Key == "":
 		n.heldAll(holderOf(s))
 		rep.Status = transport.StatusOK
@@ -249,6 +252,8 @@ func (ks *keyspace) result(rep *transport.Reply, res shard.Result, near time.Dur
 	case shard.TimedOut:
 		rep.Status = transport.StatusFailed
 		rep.Failure = transport.Failure{Kind: transport.FailureTimeout, Text: "waited for another member's load", Member: ks.node.ID()}
+	case shard.Held:
+		rep.Status = transport.StatusHeld
 	case shard.Moved:
 		rep.Status = transport.StatusNotOwner
 	case shard.Busy, shard.Waiting:

@@ -203,6 +203,10 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 // Refresh loads key even if it is resident, stores the value as a Get does, and returns it. Callers that refresh a key at once share one
 // load; its errors are those of Get.
 func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
+	if c.holds.Held(key) { // it is loaded anyway
+		res, err := c.get(ctx, key)
+		return res.value, err
+	}
 	in, err := c.enter(ctx, key)
 	if err != nil {
 		var none V

@@ -17,6 +17,7 @@ const (
 	OpHold                     // say that the load of a lease goes on, after the lane broke that the lease may have come on
 	OpRelay                    // pass an Invalidate on to the member that Key names, and answer what it answers
 	OpHandOver                 // without a token: ask for one; with it: the owner gives away a value
+	OpUpdate                   // drop keys, and keep nothing of them for LeaseLife (R13); 0: that is over
 )
 
 // endsLoad tells that others may wait for what the request says.
@@ -59,18 +60,18 @@ type Request struct {
 	Keyspace  string
 	Key       string
 	Budget    time.Duration // how long the asker is willing to wait for the final answer; at least 1 µs on the wire
-	LeaseLife time.Duration // Get: how long a granted lease may live
+	LeaseLife time.Duration // Get: how long a granted lease may live; Update: how long the hold lasts
 	Near      time.Duration // Get, Fill: the near lifetime the asker would use; 0: no near copy
 	Version   uint64        // Get: version held; Fill, Set: version of the value; Invalidate: versions below this are dead
 	Hot       uint32        // Get: the asker's estimate of the key's reads per second
-	Token     Token         // Fill, Release
+	Token     Token         // Fill, Release; Update: of the hold
 	Age       time.Duration // Fill, Set: since the load began
 	TTL       time.Duration // Fill, Set: lifetime counted from the load's start
 	StaleFor  time.Duration // Fill, Set: how long past TTL the value may be served marked stale
 	Epoch     uint64        // the keyspace's epoch at the asker
 	TagPos    uint64        // not used: the owner keeps it with the lease
 	Tags      []string      // Fill, Set, Invalidate
-	Keys      []string      // Invalidate, Relay: the keys
+	Keys      []string      // Invalidate, Relay, Update: the keys
 	Failure   Failure       // Release: why there is no value
 	Value     []byte        // Fill, Set
 	// HasValue tells an empty value from none: a proto3 bytes field of length zero decodes to nil.
@@ -82,7 +83,7 @@ type Status uint8
 
 // The kinds of answers.
 const (
-	StatusOK              Status = iota + 1 // Ping, Release, Invalidate, Relay: done
+	StatusOK              Status = iota + 1 // Ping, Release, Invalidate, Relay, Update: done
 	StatusHit                               // Value is fresh
 	StatusStale                             // Value is past its lifetime; somebody refreshes it
 	StatusAbsent                            // known not to exist at the origin
@@ -99,6 +100,7 @@ const (
 	StatusRejected                          // Fill: the lease is no longer live, or a higher version is there
 	StatusStored                            // Set
 	StatusNotStored                         // Set: a condition or a higher version forbade it
+	StatusHeld                              // Get: the key is held (R13): whoever wants its value loads it, and keeps nothing
 )
 
 // FailureKind says why there is no value. Its numbers are on the wire and never change.
