@@ -74,7 +74,7 @@ func TestConcurrent(t *testing.T) {
 	st := c.s.Stats()
 	t.Logf("%d hits, %d loads, %d waits, %d stored, %d refused, %d evictions",
 		c.hits.Load(), c.loads.Load(), c.waits.Load(), c.stored.Load(), c.refused.Load(), st.Evictions)
-	if c.hits.Load() == 0 || c.waits.Load() == 0 || c.refused.Load() == 0 || st.Evictions == 0 {
+	if c.hits.Load() == 0 || c.waits.Load() == 0 || c.refused.Load() == 0 || st.Evictions == 0 && runtime.GOMAXPROCS(0) > 1 {
 		t.Error("the test did not get to everything")
 	}
 }
