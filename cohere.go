@@ -147,7 +147,9 @@ func (f *followed) apply(n *Node, a invalidation.Action) bool {
 	if a.Ignore {
 		return false
 	}
-	f.source.Incarnation.Store(a.State.Incarnation)
+	if before := f.source.Incarnation.Swap(a.State.Incarnation); before != 0 && before != a.State.Incarnation {
+		f.restarted.Store(n.clock.Exact())
+	}
 	// Order: the generation before the lease (docs/protocol.md R4).
 	if a.Kill != invalidation.CauseNone {
 		f.source.Gen.Store(a.State.Gen)

@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"context"
+	"maps"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -11,7 +12,8 @@ import (
 )
 
 // serveInvalidate drops what a peer says has changed. Keys that another member owns by this node's ring are passed on, once (R8), whether
-// or not this node has opened their keyspace; but not for a peer that goes by the same ring, and tells that member itself.
+// or not this node has opened their keyspace; but not for a peer that goes by the same ring, and tells that member itself: unless that has just come
+// back, so that the peer may take it for one that has left, and its heir for the owner.
 func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.Request, rep *transport.Reply) bool {
 	rep.Status = transport.StatusOK
 	ks := n.keyspace(req.Keyspace)
@@ -27,15 +29,28 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 		by, hops = heirs, 0 // they have copies of what this node owns (handover.go), whoever believes that it does
 	}
 	same := s.View() == by.Fingerprint() && req.Flags&transport.FlagRelayed == 0
-	if all || same || !m.known || hops != 0 || req.Flags&transport.FlagCopies != 0 {
+	if all || !m.known || hops != 0 || req.Flags&transport.FlagCopies != 0 {
 		return true
 	}
 	flags, least := req.Flags&transport.FlagSoft|transport.FlagForwarded, req.Version
 	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(by, req.Keyspace, req.Keys)
+	if same {
+		maps.DeleteFunc(others, func(owner string, _ []string) bool { return !n.isBack(m, owner) })
+	}
 	if len(others) == 0 {
 		return true
 	}
 	return n.answerLater("forward", s, id, rep, func(ctx context.Context) error { return n.forward(ctx, m, keyspace, others, flags, least) })
+}
+
+// isBack tells whether a member is in another life than a window ago.
+func (n *Node) isBack(m *members, id string) bool {
+	p := m.peer(id)
+	if p == nil {
+		return false
+	}
+	at := p.restarted.Load()
+	return at != 0 && n.clock.Exact()-at < n.window()
 }
 
 // ownedByOthers groups copies of the keys that other members own by a ring, by owner.
