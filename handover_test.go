@@ -60,7 +60,7 @@ func newReading(t *testing.T, n, keys int, every time.Duration, opts ...testclus
 	for i := range keys {
 		r.keys = append(r.keys, fmt.Sprint("k", i))
 	}
-	opts = append(opts, func(i int, cfg *nearcache.NodeConfig) { cfg.Discovery = r.lists[i] })
+	opts = append([]testcluster.Option{func(i int, cfg *nearcache.NodeConfig) { cfg.Discovery = r.lists[i] }}, opts...)
 	var all []peers.Member
 	for i := range n {
 		all = append(all, peers.Member{ID: fmt.Sprint("n", i), Addr: testcluster.Host(i) + ":7946"})
@@ -409,4 +409,30 @@ func TestNothingOldIsInherited(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Case discovery-4. Discovery loses each member in turn for two seconds, while its process goes on: its keys go to others and come back
+// without loads, and with nothing that was invalidated meanwhile.
+func TestMembersThatBlinkKeepWhatTheyHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReading(t, 5, 2000, 5*time.Millisecond, func(_ int, cfg *nearcache.NodeConfig) {
+			cfg.Discovery = peers.Func(cfg.Discovery.Watch) // not the program's own list, which is believed at once
+		})
+		r.write = 500 * time.Millisecond
+		r.start()
+		all := r.c.Members()
+		written := r.nils
+		for i := range all {
+			r.spread(0, slices.Concat(all[:i], all[i+1:])...)
+			time.Sleep(2 * time.Second)
+			r.spread(0, all...)
+			time.Sleep(4 * time.Second)
+		}
+		r.halt()
+		loads := r.taken() - (r.nils - written) // what is invalidated is loaded again
+		t.Logf("%d loads of %d keys, beside one for each of %d invalidations", loads, len(r.keys), r.nils-written)
+		if loads*20 > len(r.keys) {
+			t.Errorf("got %d loads of %d keys, want at most 5 %%", loads, len(r.keys))
+		}
+	})
 }

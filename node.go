@@ -167,7 +167,7 @@ func (n *Node) identify(l net.Listener) error {
 
 // pace is how hasty this node follows its discovery (docs/design.md, section 7). What the program itself sets is believed at once.
 func (n *Node) pace() membership.Pace {
-	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second}
+	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Grace: 3 * time.Second, Space: time.Second}
 	if _, ok := n.cfg.Discovery.(*peers.List); ok {
 		pace = membership.Pace{}
 	}

@@ -228,7 +228,7 @@ func TestABadAnswerKeepsTheRing(t *testing.T) {
 			read(2 * time.Second)
 		}
 		phase.Store(half)
-		read(3 * time.Second)
+		read(5 * time.Second)
 		if got := len(c.Nodes[0].Members()); got != 2 {
 			t.Errorf("half the list: got %d members, want 2", got)
 		}

@@ -59,6 +59,9 @@ type Pace struct {
 	Hold time.Duration
 	// Settle is how long a change waits for the ones that come with it: all changes of this time are one.
 	Settle time.Duration
+	// Grace is how long a list has to stand that lost members which did not say that they stop: they may be back in the next one, with all
+	// that they hold.
+	Grace time.Duration
 	// Space is the least time between two changes.
 	Space time.Duration
 	// Window is how long a ring is remembered that is in use no more: W of docs/protocol.md.
@@ -122,6 +125,9 @@ func (t *Table) Update(list []peers.Member, leaving func(id string) bool, now in
 	case t.next == nil || t.held:
 		t.held, t.due = false, max(now+int64(t.pace.Settle), t.changed+int64(t.pace.Space))
 	}
+	if !t.held && t.view.loses(view, leaving) && (t.next == nil || !t.view.loses(t.next, leaving)) {
+		t.due = max(t.due, now+int64(t.pace.Grace))
+	}
 	t.next = view
 	return t.Tick(now), nil
 }
@@ -175,6 +181,13 @@ func (v *View) shrinks(w *View, leaving func(id string) bool) bool {
 	}
 	alone := len(w.Members) == 1 && len(v.Members)-gone > 1
 	return alone || 2*w.listed() < v.listed()-gone
+}
+
+// loses tells whether a member is not in w that did not say that it stops.
+func (v *View) loses(w *View, leaving func(id string) bool) bool {
+	return slices.ContainsFunc(v.Members, func(m peers.Member) bool {
+		return w.Ring.Index(m.ID) < 0 && (leaving == nil || !leaving(m.ID))
+	})
 }
 
 // listed returns how many members discovery reported.

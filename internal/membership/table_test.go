@@ -413,3 +413,39 @@ func TestResolve(t *testing.T) {
 		}
 	}
 }
+
+// A list that lost a member which did not say that it stops has to stand for the grace; one that has it back changes nothing.
+func TestGrace(t *testing.T) {
+	a, b, c := peers.Member{ID: "a", Addr: "10.0.0.1:1"}, peers.Member{ID: "b", Addr: "10.0.0.2:1"}, peers.Member{ID: "c", Addr: "10.0.0.3:1"}
+	table, err := New(a, Pace{Settle: 2, Grace: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	update := func(now int64, leaving bool, list ...peers.Member) {
+		t.Helper()
+		if _, err := table.Update(list, func(string) bool { return leaving }, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(now int64, members int) {
+		t.Helper()
+		table.Tick(now)
+		if got := len(table.View().Members); got != members {
+			t.Fatalf("at %d: got %d members, want %d", now, got, members)
+		}
+	}
+	update(0, false, a, b, c)
+	want(0, 3)
+	update(10, false, a, b)
+	want(39, 3)
+	update(39, false, a, b, c)
+	want(100, 3)
+	update(110, false, a, b)
+	update(120, false, a, b)
+	want(139, 3)
+	want(140, 2)
+	update(150, false, a, b, c)
+	want(152, 3)
+	update(160, true, a, b)
+	want(162, 2)
+}
