@@ -63,8 +63,8 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 		return false, err
 	}
 	stored, member, err := c.setAtOwner(ctx, req)
-	t := c.newTelling([]string{key}, 0)
-	if err == nil { // its owner has heard of it
+	t := c.newTelling([]string{key}, transport.FlagForwarded) // the owner has the value: nobody passes on that it is old
+	if err == nil {                                           // its owner has heard of it
 		t.asked[membership.Target{ID: member, Counts: true}] = t.keys
 	}
 	told := c.tell(ctx, t)
