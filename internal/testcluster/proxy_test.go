@@ -41,7 +41,11 @@ func through(t *testing.T) (*Proxy, net.Conn, <-chan error) {
 	p := NewProxy(t)
 	addr, ended := echo(t)
 	p.To(addr)
-	return p, dial(t, p), ended
+	c := dial(t, p)
+	if got, _, err := ask(c, "works", soon); got != "works" || err != nil { // dialled is not yet accepted by the proxy
+		t.Fatalf("got %q, %v", got, err)
+	}
+	return p, c, ended
 }
 
 func dial(t *testing.T, p *Proxy) net.Conn {
