@@ -569,6 +569,36 @@ func TestTheCallersOwnView(t *testing.T) {
 	})
 }
 
+// R16: however long the load takes that a stand-in lets the process wait for.
+func TestTheCallersOwnViewOfASlowLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 4 * time.Second })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		// n1 cannot reach the owner: n1 or n2 stands in, and waits for n1's load.
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if v, err := caches[1].Get(t.Context(), key); v != 1 || err != nil {
+				t.Error(v, err)
+			}
+		})
+		time.Sleep(300 * time.Millisecond)
+		db.write(key, 2)
+		if err := caches[2].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(2))
+		if v, err := caches[2].Get(t.Context(), key); v != 2 || err != nil {
+			t.Errorf("the process that invalidated got %d, %v, want the new value", v, err)
+		}
+		wg.Wait()
+		c.Network.HealAll()
+	})
+}
+
 // An invalidation concerns what is read within a Bound after it: a process that goes on invalidating other keys for long does not load
 // again what has been resident all the time.
 func TestOldInvalidationsOfTheCallerCostNoLoads(t *testing.T) {

@@ -492,8 +492,7 @@ func (x *fetch[V]) succeed() {
 // outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). The load began before the answer
 // was given: one that was waited for was given when it came, any other one not before it was asked for.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
-	now := c.clock.Now()
-	if !c.own.Active(now) && !c.ownTags.Active(now) {
+	if !c.own.Active(a.sent) && !c.ownTags.Active(a.sent) {
 		return false
 	}
 	given := a.sent
@@ -504,7 +503,7 @@ func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(given, rep.Age)
 	}
-	return c.own.Old(key, loaded, now) || c.outdatedTags(answeredMark(rep), loaded, now)
+	return c.own.Old(key, loaded, a.sent) || c.outdatedTags(answeredMark(rep), loaded, a.sent)
 }
 
 // sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.

@@ -124,7 +124,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	}
 	ks := &keyspace{
 		name: name, node: n, policy: p, local: l,
-		own: invalidation.NewOwnView(), ownTags: invalidation.NewOwnView(),
+		own: invalidation.NewOwnView(p.longestLoad()), ownTags: invalidation.NewOwnView(p.longestLoad()),
 		holds: invalidation.NewHolds(maxHeld),
 		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
 	}

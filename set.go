@@ -188,8 +188,8 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 	if err != nil {
 		return v, false, ctx.Err()
 	}
-	now, loaded := c.clock.Now(), invalidation.LoadedBy(sent, rep.Age)
-	if rep.Status != transport.StatusHit || c.own.Old(key, loaded, now) || c.outdatedTags(answeredMark(&rep), loaded, now) {
+	loaded := invalidation.LoadedBy(sent, rep.Age)
+	if rep.Status != transport.StatusHit || c.own.Old(key, loaded, sent) || c.outdatedTags(answeredMark(&rep), loaded, sent) {
 		return v, false, nil
 	}
 	if v, err = decode(c.cfg.Codec, rep.Value); err != nil {

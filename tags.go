@@ -107,18 +107,18 @@ func answeredMark(rep *transport.Reply) tag.Mark {
 	return tag.Of(rep.Tags)
 }
 
-// outdatedTags tells whether a value with this mark whose load began at loaded is older than an invalidation of one of its tags by this
-// process (R16).
-func (ks *keyspace) outdatedTags(m tag.Mark, loaded, now int64) bool {
-	if !ks.ownTags.Active(now) {
+// outdatedTags tells whether a value with this mark whose load began at loaded, and which was asked for at asked, is older than an
+// invalidation of one of its tags by this process (R16).
+func (ks *keyspace) outdatedTags(m tag.Mark, loaded, asked int64) bool {
+	if !ks.ownTags.Active(asked) {
 		return false
 	}
 	hashes, known := m.Tags()
 	if !known {
-		return ks.ownTags.Old(anyTag, loaded, now)
+		return ks.ownTags.Old(anyTag, loaded, asked)
 	}
 	for _, h := range hashes {
-		if ks.ownTags.Old(tagKey(h), loaded, now) {
+		if ks.ownTags.Old(tagKey(h), loaded, asked) {
 			return true
 		}
 	}

@@ -14,41 +14,42 @@ import (
 //
 // It holds 16,384 keys of a keyspace; what it has no room for it remembers as an invalidation of all keys. It is safe for concurrent use.
 type OwnView struct {
-	until atomic.Int64 // nothing is remembered beyond it; 0: nothing is
+	until  atomic.Int64 // no answer that is asked for later is held against anything; 0: nothing is remembered
+	answer int64        // the longest time that an answer takes
 
 	mu   sync.Mutex // guards keys and all
 	keys *simplelru.LRU[string, ownInvalidation]
 	all  ownInvalidation // of the whole keyspace, and of keys that there was no room for
 }
 
-// ownInvalidation is when one began, and until when it is remembered: beyond that it makes no
-// value old, so that a flow of invalidations that never ends costs no loads of other keys. The zero one is over.
+// ownInvalidation is when one began, and until when what is asked for is held against it: no value that is asked for
+// later, so that a flow of invalidations that never ends costs no loads of other keys. The zero one is over.
 type ownInvalidation struct{ at, until int64 }
 
 // makesOld tells whether a value whose load began at loaded is older than the invalidation: what was read or written when it had begun
 // is not.
-func (i ownInvalidation) makesOld(loaded, now int64) bool { return loaded < i.at && now < i.until }
+func (i ownInvalidation) makesOld(loaded, asked int64) bool { return loaded < i.at && asked < i.until }
 
 const ownKeys = 1 << 14
 
-// NewOwnView returns a view in which nothing was invalidated.
-func NewOwnView() *OwnView {
+// NewOwnView returns a view in which nothing was invalidated. What is asked for is answered within answer.
+func NewOwnView(answer time.Duration) *OwnView {
 	keys, err := simplelru.NewLRU[string, ownInvalidation](ownKeys, nil)
 	if err != nil {
 		panic("nearcache: no room for the caller's own view: " + err.Error()) // the size is positive
 	}
-	return &OwnView{keys: keys}
+	return &OwnView{keys: keys, answer: int64(answer)}
 }
 
-// Invalidated remembers for as long as keep that keys were invalidated by a call that began at at and has just returned. keys may be used
-// again.
+// Invalidated remembers, for what is asked for until keep from now, that keys were invalidated by a call that began at at and has just
+// returned. keys may be used again.
 func (o *OwnView) Invalidated(keys []string, at, now int64, keep time.Duration) {
 	i := ownInvalidation{at: at, until: now + int64(keep)}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, k := range keys {
 		if o.keys.Len() == ownKeys && !o.keys.Contains(k) {
-			if _, gone, _ := o.keys.RemoveOldest(); now < gone.until {
+			if _, gone, _ := o.keys.RemoveOldest(); now < gone.until+o.answer {
 				o.coverLocked(gone)
 			}
 		}
@@ -74,28 +75,29 @@ func (i ownInvalidation) covering(j ownInvalidation) ownInvalidation {
 // coverLocked makes all cover i too.
 func (o *OwnView) coverLocked(i ownInvalidation) { o.all = o.all.covering(i) }
 
-// Active tells whether anything is remembered: one atomic load.
-func (o *OwnView) Active(now int64) bool { return now < o.until.Load() }
+// Active tells whether anything concerns what was asked for at asked: one atomic load.
+func (o *OwnView) Active(asked int64) bool { return asked < o.until.Load() }
 
-// Old reports whether a value of key whose load began at loaded is older than an invalidation by this process.
-func (o *OwnView) Old(key string, loaded, now int64) bool {
-	if !o.Active(now) {
+// Old reports whether a value of key whose load began at loaded, and which was asked for at asked, is older than an invalidation by this
+// process. It is the asking that counts: a member that was not told may let it wait for a load that began before, however long that takes.
+func (o *OwnView) Old(key string, loaded, asked int64) bool {
+	if !o.Active(asked) {
 		return false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	i, _ := o.keys.Peek(key)
-	return i.makesOld(loaded, now) || o.all.makesOld(loaded, now)
+	return i.makesOld(loaded, asked) || o.all.makesOld(loaded, asked)
 }
 
 // Tick forgets what is over.
 func (o *OwnView) Tick(now int64) {
-	if until := o.until.Load(); until == 0 || now < until {
+	if until := o.until.Load(); until == 0 || now < until+o.answer {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now >= o.until.Load() {
+	if now >= o.until.Load()+o.answer {
 		o.until.Store(0)
 		o.keys.Purge()
 		o.all = ownInvalidation{}

@@ -1,13 +1,14 @@
 package invalidation
 
 import (
+	"strconv"
 	"testing"
 	"time"
 )
 
 // Of two invalidations of one key the one that began first may return last: what was loaded between their beginnings stays old.
 func TestOwnViewKeepsTheLaterInvalidation(t *testing.T) {
-	o := NewOwnView()
+	o := NewOwnView(time.Minute)
 	o.Invalidated([]string{"k"}, 20, 25, time.Second)
 	o.Invalidated([]string{"k"}, 10, 30, time.Second)
 	for loaded, want := range map[int64]bool{5: true, 15: true, 19: true, 20: false} {
@@ -23,9 +24,32 @@ func TestOwnViewKeepsTheLaterInvalidation(t *testing.T) {
 	}
 }
 
+// R16: the asking counts, not the answer, which may take as long as a load: it is remembered until then.
+func TestOwnViewOutlastsSlowAnswers(t *testing.T) {
+	const answer, second = 10 * time.Second, int64(time.Second)
+	for name, crowd := range map[string]int{"alone": 0, "with more others than it holds": ownKeys} {
+		o := NewOwnView(answer)
+		o.Invalidated([]string{"k"}, 20, 25, time.Second)
+		for i := range crowd {
+			o.Invalidated([]string{strconv.Itoa(i)}, 5*second, 5*second, time.Second)
+		}
+		o.Tick(25 + second + int64(answer) - 1)
+		if !o.Old("k", 19, 24+second) {
+			t.Errorf("%s: what was asked for within the second is not old when its answer comes after %v", name, answer)
+		}
+		if o.Old("k", 4*second, 7*second) {
+			t.Errorf("%s: what was asked for later is old", name)
+		}
+		o.Tick(6*second + int64(answer))
+		if o.Active(0) {
+			t.Errorf("%s: it is remembered for ever", name)
+		}
+	}
+}
+
 // R16: an age that was measured by a clock that is one per cent slow does not make a value newer than the invalidation.
 func TestLoadedBy(t *testing.T) {
-	o := NewOwnView()
+	o := NewOwnView(time.Minute)
 	const began, second = 100 * int64(time.Second), int64(time.Second)
 	o.Invalidated([]string{"k"}, began, began+1, time.Minute)
 	loaded, given := began-second/1000, began+second

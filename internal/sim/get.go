@@ -354,7 +354,7 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(given, time.Duration(rep.age))
 	}
-	return n.own.Old(key, loaded, n.clock()) || n.ownSets.old(key, rep.version, n.clock())
+	return n.own.Old(key, loaded, a.sent) || n.ownSets.old(key, rep.version, a.sent)
 }
 
 // keep makes an answer a near copy, if it was not overtaken (Cache.keep).

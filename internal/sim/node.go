@@ -80,7 +80,7 @@ func newNode(w *world, index int) *node {
 		log:  invalidation.NewLog(invalidation.LogConfig{MaxEvents: 64}), interest: invalidation.NewInterest(),
 		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](),
 		peers: make(map[string]*peer), follows: make(map[string]*followed),
-		own: invalidation.NewOwnView(), ownSets: make(ownVersions), owed: newOwed(),
+		own: invalidation.NewOwnView(w.cfg.LoadTimeout + w.cfg.LoadQueueTime), ownSets: make(ownVersions), owed: newOwed(),
 	}
 	lag := w.cfg.Lag
 	if !w.cfg.Rules.Lag {

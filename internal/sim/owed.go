@@ -115,9 +115,9 @@ func (o ownVersions) wrote(key string, version uint64, now int64, keep time.Dura
 	o[key] = ownVersion{version: max(v.version, version), until: max(v.until, now+int64(keep))}
 }
 
-func (o ownVersions) old(key string, version uint64, now int64) bool {
+func (o ownVersions) old(key string, version uint64, asked int64) bool {
 	v := o[key]
-	return version < v.version && now < v.until
+	return version < v.version && asked < v.until
 }
 
 // maxOwed bounds what is owed.
