@@ -167,10 +167,22 @@ func (p *Peer) greet() error {
 // contestedFor is how long a refusal counts: a process that is refused tries again more often.
 const contestedFor = 3 * time.Second
 
-// Contested tells whether another process has this member's ID and came first: peers refuse this one, or it gave way.
+// Contested tells whether another process has this member's ID and came first: a peer refuses this one, or it gave way. The refusal of a
+// peer ends when that accepts this process: one that has come in the very moment in which its predecessor went was refused once.
 func (t *Transport) Contested() bool {
-	at := t.contestedAt.Load()
-	return at != 0 && t.now()-at < int64(contestedFor)
+	after := t.now() - int64(contestedFor)
+	counts := func(at *atomic.Int64) bool { v := at.Load(); return v != 0 && v > after }
+	if counts(&t.contestedAt) {
+		return true
+	}
+	for _, p := range *t.peers.Load() {
+		if counts(&p.contestedAt) {
+			return true
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rival != nil && counts(&t.rival.contestedAt)
 }
 
 // errReplaced ends the streams of a process that lost its claim.

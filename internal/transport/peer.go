@@ -35,6 +35,7 @@ type Peer struct {
 	breaker     breaker
 	under       atomic.Pointer[net.Conn] // what conn runs over; nil: not connected yet, or given up
 	reason      atomic.Pointer[string]
+	contestedAt atomic.Int64 // when it last refused this process for another one with its ID; 0: never, or it has accepted it since
 
 	// Deadlines: see watch.go.
 	sweepAt     atomic.Int64 // written under timerMu, but for the reset to 0; 0: no sweep is due

@@ -70,7 +70,7 @@ func (p *Peer) explain(err error) {
 	if s, ok := status.FromError(err); ok && err != nil {
 		reason = s.Message()
 		if s.Code() == codes.AlreadyExists {
-			p.t.contestedAt.Store(p.t.now())
+			p.contestedAt.Store(p.t.now())
 		}
 	} else if err != nil {
 		reason = err.Error()
@@ -167,5 +167,9 @@ func (p *Peer) shake(st grpc.ClientStream, cancel context.CancelFunc, send, recv
 		return err
 	}
 	at, _ := peer.FromContext(st.Context())
-	return p.t.checkServer(at, got(), p.id, p.addr)
+	if err := p.t.checkServer(at, got(), p.id, p.addr); err != nil {
+		return err
+	}
+	p.contestedAt.Store(0)
+	return nil
 }

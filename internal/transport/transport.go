@@ -28,7 +28,7 @@ type Transport struct {
 	claims  claims
 
 	refusals    refusals
-	contestedAt atomic.Int64 // when another process last turned out to have this member's ID, and first; 0: never
+	contestedAt atomic.Int64 // when this process last gave way to another one that has its ID; 0: never
 	named       atomic.Bool  // the list has this member's ID at its address
 
 	peers     atomic.Pointer[map[string]*Peer] // never changed in place
