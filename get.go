@@ -340,7 +340,7 @@ func (x *fetch[V]) askLocal() bool {
 	var rep transport.Reply
 	c.getRequest(&req, x.f.Key, x.flags|transport.FlagStandIn)
 	if !c.resident(&req, &rep, x.r, false) {
-		x.w = &localAsker{node: c.node, near: c.policy.near(), reply: make(chan transport.Reply, 1)}
+		x.w = &localAsker{node: c.node, near: c.policy.near(), asked: x.a.sent, reply: make(chan transport.Reply, 1)}
 		if !c.acquire(&req, &rep, x.w) {
 			return false
 		}
@@ -489,16 +489,14 @@ func (x *fetch[V]) succeed() {
 	x.ctx = x.f.Context(x.ctx)
 }
 
-// outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). The load began before the answer
-// was given: one that was waited for was given when it came, any other one not before it was asked for.
+// outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). Its age counts
+// back from when the answer was given: not before the request arrived and had waited. When the answer came says nothing, it may have been under way
+// for long.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	if !c.own.Active(a.sent) && !c.ownTags.Active(a.sent) {
 		return false
 	}
-	given := a.sent
-	if rep.Flags&transport.ReplyLoaded != 0 {
-		given = c.clock.Exact()
-	}
+	given := a.sent + int64(rep.Waited)
 	loaded := given - int64(rep.Age)
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(given, rep.Age)

@@ -18,6 +18,8 @@ type asker interface {
 	holder() string
 	// nearLife is the lifetime granted for a near copy of the answer.
 	nearLife() time.Duration
+	// since is when it asked, or a little later.
+	since() int64
 	answer(rep *transport.Reply)
 }
 
@@ -26,11 +28,14 @@ type remoteAsker struct {
 	session *transport.Session
 	id      uint32
 	near    time.Duration
+	asked   int64
 }
 
 func (a *remoteAsker) holder() string { return holderOf(a.session) }
 
 func (a *remoteAsker) nearLife() time.Duration { return a.near }
+
+func (a *remoteAsker) since() int64 { return a.asked }
 
 func (a *remoteAsker) answer(rep *transport.Reply) { a.session.Answer(a.id, rep) }
 
@@ -41,12 +46,15 @@ func holderOf(s *transport.Session) string { return fmt.Sprintf("%s/%d", s.Membe
 type localAsker struct {
 	node  *Node
 	near  time.Duration
+	asked int64
 	reply chan transport.Reply // capacity 1
 }
 
 func (a *localAsker) holder() string { return a.node.id }
 
 func (a *localAsker) nearLife() time.Duration { return a.near }
+
+func (a *localAsker) since() int64 { return a.asked }
 
 func (a *localAsker) answer(rep *transport.Reply) { a.reply <- *rep }
 
@@ -86,7 +94,7 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		if ks.resident(req, rep, ks.route(req.Key), true) {
 			return true
 		}
-		return ks.acquire(req, rep, &remoteAsker{session: s, id: id, near: ks.policy.grant(req)})
+		return ks.acquire(req, rep, &remoteAsker{session: s, id: id, near: ks.policy.grant(req), asked: n.clock.Exact()})
 	}
 	switch {
 	case req.Op == transport.OpHold:
@@ -274,6 +282,7 @@ func (ks *keyspace) carryOut(eff shard.Effect) {
 		to := w.Waiter.(asker)
 		var rep transport.Reply
 		ks.result(&rep, w.Result, to.nearLife(), now)
+		rep.Waited = time.Duration(now - to.since())
 		if w.Result.Kind == shard.Hit && w.Result.Value.Vouched == 0 {
 			rep.Flags |= transport.ReplyLoaded
 		}

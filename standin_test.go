@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearcache/nearcache"
 	"github.com/nearcache/nearcache/internal/testcluster"
+	"github.com/nearcache/nearcache/ring"
 )
 
 // A stand-in is not told of every invalidation, so that nobody waits there for a load that is older than a Bound. No two loads run at once.
@@ -56,6 +57,59 @@ func TestNobodyWaitsAtAStandInForAnOldLoad(t *testing.T) {
 		}
 		c.Network.HealAll()
 	})
+}
+
+// R16: an answer that was waited for is as old as its owner says, however long it is under way: what a stand-in loads meanwhile, which was told of
+// nothing, began before the caller's own invalidation.
+func TestALateAnswerOfAStandIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3, testcluster.PeerTimeout(200*time.Millisecond))
+		o := newOrigin(func() time.Duration { return 600 * time.Millisecond })
+		caches := o.openOn(t, c, nearcache.Config[string]{})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		standIn := standInFor(t, c, key)
+		writer := 3 - standIn
+		o.bump(key)
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(standIn))
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = caches[standIn].Get(t.Context(), key) })
+		time.Sleep(250 * time.Millisecond) // the load began 50 ms ago
+		want := o.bump(key)
+		if err := caches[writer].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(writer))
+		wg.Go(func() {
+			v, err := caches[writer].Get(t.Context(), key)
+			if err != nil {
+				t.Error(err)
+			}
+			if got, err := testcluster.Version(key, v); got != want || err != nil {
+				t.Errorf("got version %d, %v, want %d, which this process has made known", got, err, want)
+			}
+		})
+		time.Sleep(500 * time.Millisecond) // it waits there, and the load is about to end
+		c.Network.Delay(testcluster.Host(standIn), testcluster.Host(writer), 150*time.Millisecond)
+		wg.Wait()
+		if got := o.total(); got < 2 || o.beside > 0 {
+			t.Errorf("got %d loads, %d of them beside another one, want the stand-in's old one and a new one after it", got, o.beside)
+		}
+		c.Network.HealAll()
+	})
+}
+
+// standInFor returns which node stands in for the owner of key.
+func standInFor(t *testing.T, c *testcluster.Cluster, key string) int {
+	t.Helper()
+	var all []ring.Member
+	for _, m := range c.Members() {
+		all = append(all, ring.Member{ID: m.ID})
+	}
+	r, err := ring.New(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Prefer(nil, ring.Hash("ks", key), 2)[1]
 }
 
 // A flight that went to a stand-in takes callers for a Bound only, although the owner's lease is live: the owner does not know

@@ -48,11 +48,9 @@ type ack struct {
 
 // view is what one process knows of a key.
 type view struct {
-	invalidated int   // highest version that it has invalidated itself
-	began       int64 // that call's beginning
-	since       int64 // and its return
-	seen        int   // highest version read
-	seenAt      int64 // that read's end
+	own    []ack // its own invalidations, by version, however they ended
+	seen   int   // highest version read
+	seenAt int64 // that read's end
 }
 
 // Violation is something that must not happen.
@@ -98,12 +96,10 @@ func (c *checker) ended(n *node, key string, version int, began int64, err *part
 	h := c.keys[key]
 	h.active--
 	h.touched = c.w.now
-	v := h.views[n]
-	if version > v.invalidated {
-		v.invalidated, v.began, v.since = version, began, c.w.now
-		h.views[n] = v
-	}
 	a := ack{began: began, at: c.w.now, version: version}
+	v := h.views[n]
+	v.own = insert(v.own, a)
+	h.views[n] = v
 	if err == nil {
 		c.acked++
 		h.acks = insert(h.acks, a)
@@ -200,8 +196,8 @@ const healTime = 5 * time.Second
 // viewed checks the read against what its process has seen and done.
 func (c *checker) viewed(g *reading, h *history, version int, res result) {
 	v := h.views[g.n]
-	if version < v.invalidated && v.began >= h.sets[version] && g.start > v.since && c.w.cfg.Lag == 0 {
-		c.violation("own view", g.key, "%s reads %s (%s) after its own invalidation of version %d", g.n.id, res.value, res.tier, v.invalidated)
+	if age, of := oldest(v.own, version, h.sets[version], g.start); age >= 0 && c.w.cfg.Lag == 0 {
+		c.violation("own view", g.key, "%s reads %s (%s) %v after its own invalidation of version %d", g.n.id, res.value, res.tier, time.Duration(age), of.version)
 	}
 	if version < v.seen && g.start > v.seenAt {
 		if age, _ := oldest(h.acks, version, h.sets[version], g.start); age > 0 {

@@ -240,7 +240,7 @@ func (x *fetch) requestLocal() {
 	req.standIn, req.fresh = true, x.fresh
 	var rep reply
 	if !n.resident(&req, &rep, x.r, false) {
-		x.w = &localAsker{x: x, near: req.near}
+		x.w = &localAsker{x: x, near: req.near, asked: x.a.sent}
 		if !n.acquire(&req, &rep, x.w) {
 			return
 		}
@@ -346,8 +346,8 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 	if !n.w.cfg.Rules.OwnView {
 		return false
 	}
-	given := a.sent
-	if rep.loaded {
+	given := a.sent + rep.waited
+	if rep.waited > 0 && !n.w.cfg.Rules.Waited {
 		given = n.exact()
 	}
 	loaded := given - rep.age

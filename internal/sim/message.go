@@ -56,7 +56,8 @@ type reply struct {
 	status           status
 	incarnation, seq uint64
 	age, ttl, near   int64
-	uncached, loaded bool
+	waited           int64 // from the arrival of the request to the answer
+	uncached         bool
 	value            string
 	version          uint64
 	token            shard.Token

@@ -34,13 +34,14 @@ func mutations() map[string]mutation {
 		"Lag":         {"lag", 1, 1},
 		"Interest":    {"overlap", 1, 1},
 		"OwnView":     {"stress", 1, 1},
+		"Waited":      {"queues", 23, 1},
 		"Move":        {"ten", 5, 2},
-		"MoveNear":    {"moves", 1, 6},
+		"MoveNear":    {"moves", 9, 1},
 		"Doubt":       {"islands", 1, 1},
 		"Fence":       {"islands", 1, 1},
 		"CapLeases":   {"aged", 1, 6},
-		"Unequal":     {"moves", 1, 3},
-		"SetTargets":  {"moves", 1, 4},
+		"Unequal":     {"moves", 5, 1},
+		"SetTargets":  {"moves", 5, 1},
 		"OwnSet":      {"stress", 1, 4},
 	}
 }

@@ -22,6 +22,7 @@ type Rules struct {
 	Lag         bool // R11: what is loaded within the lag of an invalidation lives until that is over
 	Interest    bool // R14: grants are on record
 	OwnView     bool // R16
+	Waited      bool // R16: the age in an answer that was waited for counts from when it was given, not from when it came
 	Move        bool // a change of the ring drops what changed its owner
 
 	MoveNear  bool // a change of the ring drops near copies
@@ -54,7 +55,7 @@ func Built() Rules {
 	return Rules{
 		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, Borrowed: true, NearLease: true, SentLease: true, Unlisted: true, Holes: true,
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
-		OwnView: true, Move: true, MoveNear: true,
+		OwnView: true, Waited: true, Move: true, MoveNear: true,
 		Doubt: true, Fence: true, Echo: true, Gained: true, CapLeases: true, Void: true,
 		Targets: true, Unequal: true, Relay: true, Silent: true,
 	}

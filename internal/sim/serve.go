@@ -13,15 +13,20 @@ import (
 type asker interface {
 	holder() string
 	nearLife() int64
+	since() int64
 	keyOf() string
 	answer(rep *reply)
 }
 
 // remoteAsker is a request of a peer.
-type remoteAsker struct{ l *call }
+type remoteAsker struct {
+	l     *call
+	asked int64
+}
 
 func (a *remoteAsker) holder() string    { return holderOf(a.l.c.from) }
 func (a *remoteAsker) nearLife() int64   { return a.l.req.near }
+func (a *remoteAsker) since() int64      { return a.asked }
 func (a *remoteAsker) keyOf() string     { return a.l.req.key }
 func (a *remoteAsker) answer(rep *reply) { a.l.answer(rep) }
 
@@ -29,12 +34,14 @@ func holderOf(n *node) string { return fmt.Sprintf("%s/%d", n.id, n.incarnation)
 
 // localAsker is a flight of this node.
 type localAsker struct {
-	x    *fetch
-	near int64
+	x     *fetch
+	near  int64
+	asked int64
 }
 
 func (a *localAsker) holder() string  { return a.x.n.id }
 func (a *localAsker) nearLife() int64 { return a.near }
+func (a *localAsker) since() int64    { return a.asked }
 func (a *localAsker) keyOf() string   { return a.x.f.Key }
 
 // answer wakes the flight's goroutine.
@@ -67,7 +74,7 @@ func (n *node) serve(l *call, rep *reply) bool {
 	case opInvalidate:
 		return n.serveInvalidate(l, rep)
 	case opGet:
-		return n.resident(req, rep, n.route(req.key), true) || n.acquire(req, rep, &remoteAsker{l: l})
+		return n.resident(req, rep, n.route(req.key), true) || n.acquire(req, rep, &remoteAsker{l: l, asked: n.exact()})
 	default:
 		n.answer(req, rep, &remoteAsker{l: l})
 		return true
@@ -190,9 +197,7 @@ func (n *node) carryOut(eff shard.Effect) {
 		to := wk.Waiter.(asker)
 		var rep reply
 		n.result(&rep, wk.Result, to.nearLife(), now)
-		if wk.Result.Kind == shard.Hit {
-			rep.loaded = true
-		}
+		rep.waited = now - to.since()
 		to.answer(&rep)
 	}
 }

@@ -48,6 +48,10 @@ func profiles() map[string]Config {
 	only("detours", func(_ *Config, f *Faults) {
 		f.TailShare, f.Tail, f.SlowLoads, f.SlowLoad = 0.1, 200*time.Millisecond, 0.5, 5*time.Second
 	})
+	only("queues", func(c *Config, f *Faults) {
+		f.Cut, f.OneWay, c.Writes, c.Duration = true, true, 60, time.Minute
+		f.TailShare, f.Tail, f.SlowLoads, f.SlowLoad = 0.3, 200*time.Millisecond, 0.5, time.Second
+	})
 	only("tails", func(_ *Config, f *Faults) { f.TailShare, f.Tail, f.Loss, f.Holes = 0.05, 3*time.Second, 0.01, 0.01 })
 	only("restarts", func(_ *Config, f *Faults) { f.Crash, f.Every = true, 2*time.Second })
 	only("islands", func(_ *Config, f *Faults) { f.Isolate = true })

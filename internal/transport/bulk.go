@@ -281,6 +281,7 @@ func (ps *parcels) take(member string, number uint64, now int64) (Reply, bool) {
 	}
 	ps.removeLocked(number)
 	p.rep.Age += kept
+	p.rep.Waited += kept
 	p.rep.TTL = max(p.rep.TTL-kept, 0)
 	p.rep.Near = min(p.rep.Near, p.rep.TTL)
 	return p.rep, true

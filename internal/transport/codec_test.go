@@ -64,6 +64,7 @@ func golden() []struct {
 		{"tagged-reply", &replyFrame{IDs: []uint32{1}, Reps: []Reply{
 			{Status: StatusHit, Flags: ReplyTagged, HasValue: true, Value: []byte("v"), Tags: []uint64{0, 1 << 63, 0x49d1c0a090495e3}},
 		}}},
+		{"waited-reply", &replyFrame{IDs: []uint32{1}, Reps: []Reply{{Status: StatusHit, Flags: ReplyLoaded, Age: 2 * time.Second, Waited: time.Second, HasValue: true, Value: []byte("v")}}}},
 		{"renew", &cohereUp{Hello: h, View: 7, Nonce: 99}},
 		{"down", &cohereDown{h, Down{
 			Reset: true, Seq: 41, Invs: []Inv{{Seq: 40, Keyspace: "users", Key: "42"}, {Seq: 41, Keyspace: "users", All: true, Epoch: 3, Tags: []string{"t1"}}},

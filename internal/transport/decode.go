@@ -395,6 +395,8 @@ func (r *reader) missFields(tag uint32, p *Reply) {
 		r.close(outer)
 	case repTagsOne:
 		r.tagHash(p)
+	case repWaited:
+		p.Waited = r.duration()
 	default:
 		r.skip(tag)
 	}

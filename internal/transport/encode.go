@@ -361,7 +361,7 @@ func (r *Reply) wireBytes() int {
 		sizeUint(repVersion, r.Version) + sizeUint(repRate, uint64(r.Rate)) +
 		sizeFixed64(repTokenInc, r.Token.Incarnation) + sizeUint(repTokenNum, r.Token.Number) +
 		sizeUint(repLife, floorMicros(r.Life)) + sizeUint(repTagPos, r.TagPos) + sizeUint(repEpoch, r.Epoch) +
-		sizeUint(repSize, r.Size) + sizeBytes(repFailed, packedSize(r.Failed)) + sizeBytes(repTags, 8*len(r.Tags)) +
+		sizeUint(repSize, r.Size) + sizeBytes(repFailed, packedSize(r.Failed)) + sizeBytes(repTags, 8*len(r.Tags)) + sizeUint(repWaited, floorMicros(r.Waited)) +
 		sizeBool(repHasValue, r.hasValue()) + sizeBytes(repValue, len(r.Value))
 	if r.Failure != (Failure{}) {
 		n += sizeLen(repFailure, r.Failure.size())
@@ -393,6 +393,7 @@ func (w *writer) reply(id uint32, r *Reply) {
 	w.bool(repHasValue, r.hasValue())
 	w.value(repValue, r.Value)
 	w.hashes(repTags, r.Tags)
+	w.uint(repWaited, floorMicros(r.Waited))
 }
 
 func (w *writer) hashes(tag uint32, hs []uint64) {

@@ -105,6 +105,7 @@ const (
 	repValue     = 19<<3 | lenPre
 	repTags      = 20<<3 | lenPre // packed
 	repTagsOne   = 20<<3 | fixed64
+	repWaited    = 21<<3 | varint
 )
 
 const (

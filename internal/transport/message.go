@@ -145,9 +145,10 @@ type Reply struct {
 	TagPos   uint64        // not used: the owner keeps it with the lease
 	Epoch    uint64        // the keyspace's epoch at the receiver
 	Failure  Failure
-	Size     uint64   // Large
-	Failed   []uint32 // Invalidate: indexes of Keys that were not confirmed
-	Tags     []uint64 // Hit: hashes of the value's tags; the handler's are shared and read-only
+	Size     uint64        // Large
+	Failed   []uint32      // Invalidate: indexes of Keys that were not confirmed
+	Tags     []uint64      // Hit: hashes of the value's tags; the handler's are shared and read-only
+	Waited   time.Duration // from the arrival of the request to this answer, at most; 0: it was given at once
 	Value    []byte
 	HasValue bool
 

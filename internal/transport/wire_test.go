@@ -81,7 +81,7 @@ func goReply(p *nearcachev1.Reply) Reply {
 	r := Reply{
 		Status: Status(cutKind(p.GetStatus())), Flags: p.GetFlags(), Seq: p.GetSeq(), Age: cutDuration(p.GetAgeUs()),
 		TTL: cutDuration(p.GetTtlUs()), Near: cutDuration(p.GetNearUs()), Version: p.GetVersion(), Rate: p.GetRate(),
-		Token: Token{p.GetTokenIncarnation(), p.GetTokenNumber()}, Life: cutDuration(p.GetLifeUs()), TagPos: p.GetTagPos(),
+		Token: Token{p.GetTokenIncarnation(), p.GetTokenNumber()}, Life: cutDuration(p.GetLifeUs()), TagPos: p.GetTagPos(), Waited: cutDuration(p.GetWaitedUs()),
 		Epoch: p.GetEpoch(), Failure: goFailure(p.GetFailure()), Size: p.GetSize(), Failed: p.GetFailed(), Tags: p.GetTags(),
 	}
 	r.Value, r.HasValue = valueOf(p.GetHasValue(), p.GetValue())

@@ -569,7 +569,8 @@ type Reply struct {
 	Failed           []uint32               `protobuf:"varint,17,rep,packed,name=failed,proto3" json:"failed,omitempty"`
 	HasValue         bool                   `protobuf:"varint,18,opt,name=has_value,json=hasValue,proto3" json:"has_value,omitempty"`
 	Value            []byte                 `protobuf:"bytes,19,opt,name=value,proto3" json:"value,omitempty"`
-	Tags             []uint64               `protobuf:"fixed64,20,rep,packed,name=tags,proto3" json:"tags,omitempty"` // hashes
+	Tags             []uint64               `protobuf:"fixed64,20,rep,packed,name=tags,proto3" json:"tags,omitempty"`                 // hashes
+	WaitedUs         uint64                 `protobuf:"varint,21,opt,name=waited_us,json=waitedUs,proto3" json:"waited_us,omitempty"` // from the arrival of the request to this answer
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -742,6 +743,13 @@ func (x *Reply) GetTags() []uint64 {
 		return x.Tags
 	}
 	return nil
+}
+
+func (x *Reply) GetWaitedUs() uint64 {
+	if x != nil {
+		return x.WaitedUs
+	}
+	return 0
 }
 
 type CohereUp struct {
@@ -1308,7 +1316,7 @@ const file_nearcache_v1_peer_proto_rawDesc = "" +
 	"\x05acked\x18\x03 \x01(\rR\x05acked\x12\x1e\n" +
 	"\vyou_in_view\x18\x04 \x01(\bR\tyouInView\x12\x1a\n" +
 	"\bdraining\x18\x05 \x01(\bR\bdraining\x12-\n" +
-	"\areplies\x18\x06 \x03(\v2\x13.nearcache.v1.ReplyR\areplies\"\x88\x04\n" +
+	"\areplies\x18\x06 \x03(\v2\x13.nearcache.v1.ReplyR\areplies\"\xa5\x04\n" +
 	"\x05Reply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\aR\x02id\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\rR\x06status\x12\x14\n" +
@@ -1330,7 +1338,8 @@ const file_nearcache_v1_peer_proto_rawDesc = "" +
 	"\x06failed\x18\x11 \x03(\rR\x06failed\x12\x1b\n" +
 	"\thas_value\x18\x12 \x01(\bR\bhasValue\x12\x14\n" +
 	"\x05value\x18\x13 \x01(\fR\x05value\x12\x12\n" +
-	"\x04tags\x18\x14 \x03(\x06R\x04tags\"_\n" +
+	"\x04tags\x18\x14 \x03(\x06R\x04tags\x12\x1b\n" +
+	"\twaited_us\x18\x15 \x01(\x04R\bwaitedUs\"_\n" +
 	"\bCohereUp\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.nearcache.v1.HelloR\x05hello\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\x06R\x04view\x12\x14\n" +
