@@ -29,6 +29,12 @@ func (n *Node) capped(r route, now int64) bool {
 		r.m.Gained(r.hash, now, func(id string) bool { return r.m.agrees(id, now) })
 }
 
+// warm tells that nothing that this node owns is capped.
+func (n *Node) warm() bool {
+	m, now := n.members.Load(), n.clock.Exact()
+	return !n.doubtful() && m.Settled(now, func(id string) bool { return m.agrees(id, now) })
+}
+
 // agrees tells whether a member is connected and goes by the same ring.
 func (m *members) agrees(id string, now int64) bool {
 	i := m.Ring.Index(id)

@@ -270,7 +270,8 @@ func (n *Node) Ready(ctx context.Context) error {
 }
 
 // ReadyWarm returns nil when the node is ready and keeps what it loads for its lifetime: a member that starts is in doubt for five Bounds,
-// so that what it owns lives a Bound at most (Stats.Doubt). A cluster of one without discovery is never in doubt.
+// so that what it owns lives a Bound at most (Stats.Doubt), and so does what it has gained by a change of the members for up to five Bounds,
+// until those that owned it before are known to go by the change. A cluster of one without discovery is never in doubt.
 //
 // Errors: the context's; ErrClosed.
 func (n *Node) ReadyWarm(ctx context.Context) error {
@@ -278,7 +279,7 @@ func (n *Node) ReadyWarm(ctx context.Context) error {
 		return err
 	}
 	waitIdle(ctx, func() int {
-		if n.closed.Load() || !n.doubtful() {
+		if n.closed.Load() || n.warm() {
 			return 0
 		}
 		return 1

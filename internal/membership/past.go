@@ -82,6 +82,25 @@ func (v *View) Gained(hash uint64, now int64, agrees func(id string) bool) bool 
 	return false
 }
 
+// Settled tells that nothing is Gained.
+func (v *View) Settled(now int64, agrees func(id string) bool) bool {
+	if v.Blurred(now) {
+		return false
+	}
+	for i := range v.Past {
+		p := &v.Past[i]
+		if now >= p.Until {
+			continue
+		}
+		for _, m := range p.Ring.Members() {
+			if m.Weight >= 0 && m.ID != v.Me().ID && !agrees(m.ID) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // Electorate returns how many owning members there are, of which a majority has to be heard: those of the ring in use, and no fewer than half
 // of those of any ring of the past, so that a part of the cluster that discovery alone has shrunk does not take itself for the whole.
 func (v *View) Electorate(now int64) int {

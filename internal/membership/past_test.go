@@ -27,10 +27,15 @@ func TestPastRings(t *testing.T) {
 	v := set(20, self)
 	agrees := ""
 	gained := func(v *View, now int64) (n int) {
+		t.Helper()
+		agree := func(id string) bool { return id == agrees }
 		for i := range 1000 {
-			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, now, func(id string) bool { return id == agrees }) {
+			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, now, agree) {
 				n++
 			}
+		}
+		if got := v.Settled(now, agree); got != (n == 0) {
+			t.Errorf("settled: %v, with %d of 1000 gained", got, n)
 		}
 		return n
 	}
