@@ -26,6 +26,7 @@ func TestOneLoadOfAColdKey(t *testing.T) {
 		callers, keys = 50, 60
 	}
 	c := testcluster.Loopback(t, nodes, testcluster.PeerTimeout(20*time.Second))
+	c.Warm() // else what is loaded lives a second, which so many callers may take
 	var loads atomic.Int64
 	caches := open(t, c, "k", nearcache.Config[string]{Load: func(_ context.Context, key string) (string, error) {
 		loads.Add(1)
