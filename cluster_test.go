@@ -49,6 +49,10 @@ func TestOneLoadOfAColdKey(t *testing.T) {
 		close(start)
 		wg.Wait()
 		if got := loads.Swap(0); got != 1 {
+			for _, cache := range caches {
+				s := cache.Stats()
+				t.Logf("%d loads, %d fills rejected, %d peer errors, %d entries expired", s.Loads, s.Rejected, s.PeerErrors, s.Expirations)
+			}
 			t.Fatalf("key %d: got %d loads by %d callers on %d nodes, want 1", i, got, callers*nodes, nodes)
 		}
 	}
