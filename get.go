@@ -497,6 +497,9 @@ func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 		return false
 	}
 	given := a.sent + int64(rep.Waited)
+	if rep.Waited == 0 && rep.Flags&transport.ReplyLoaded != 0 {
+		given = c.clock.Exact() // a member of an earlier version does not say how long: nobody is to load for that again
+	}
 	loaded := given - int64(rep.Age)
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(given, rep.Age)

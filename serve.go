@@ -282,7 +282,7 @@ func (ks *keyspace) carryOut(eff shard.Effect) {
 		to := w.Waiter.(asker)
 		var rep transport.Reply
 		ks.result(&rep, w.Result, to.nearLife(), now)
-		rep.Waited = time.Duration(now - to.since())
+		rep.Waited = max(time.Duration(now-to.since()), time.Microsecond)
 		if w.Result.Kind == shard.Hit && w.Result.Value.Vouched == 0 {
 			rep.Flags |= transport.ReplyLoaded
 		}

@@ -148,7 +148,7 @@ type Reply struct {
 	Size     uint64        // Large
 	Failed   []uint32      // Invalidate: indexes of Keys that were not confirmed
 	Tags     []uint64      // Hit: hashes of the value's tags; the handler's are shared and read-only
-	Waited   time.Duration // from the arrival of the request to this answer, at most; 0: it was given at once
+	Waited   time.Duration // from the arrival of the request to this answer; 0: it was given at once, or by an earlier version
 	Value    []byte
 	HasValue bool
 
