@@ -504,7 +504,7 @@ func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(given, rep.Age)
 	}
-	return c.own.Old(key, loaded, a.sent) || c.outdatedTags(answeredMark(rep), loaded, a.sent)
+	return c.own.Old(key, loaded, a.sent) || c.ownTags.Old(rep.Tags, rep.Flags&transport.ReplyTagged != 0, loaded, a.sent)
 }
 
 // sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.

@@ -24,7 +24,7 @@ type keyspace struct {
 	limiter  *origin.Limiter
 	local    local
 	own      *invalidation.OwnView
-	ownTags  *invalidation.OwnView // of tags, as tagKeys names them
+	ownTags  *invalidation.OwnTags
 	owed     *invalidation.Owed
 	owedTags *invalidation.Owed // of tags
 	holdings holdings
@@ -124,7 +124,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	}
 	ks := &keyspace{
 		name: name, node: n, policy: p, local: l,
-		own: invalidation.NewOwnView(p.longestLoad()), ownTags: invalidation.NewOwnView(p.longestLoad()),
+		own: invalidation.NewOwnView(p.longestLoad()), ownTags: invalidation.NewOwnTags(p.longestLoad()),
 		holds: invalidation.NewHolds(maxHeld),
 		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
 	}

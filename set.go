@@ -189,7 +189,7 @@ func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err erro
 		return v, false, ctx.Err()
 	}
 	loaded := invalidation.LoadedBy(sent, rep.Age)
-	if rep.Status != transport.StatusHit || c.own.Old(key, loaded, sent) || c.outdatedTags(answeredMark(&rep), loaded, sent) {
+	if rep.Status != transport.StatusHit || c.own.Old(key, loaded, sent) || c.ownTags.Old(rep.Tags, rep.Flags&transport.ReplyTagged != 0, loaded, sent) {
 		return v, false, nil
 	}
 	if v, err = decode(c.cfg.Codec, rep.Value); err != nil {

@@ -2,7 +2,6 @@ package nearcache
 
 import (
 	"context"
-	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -45,7 +44,7 @@ func (ks *keyspace) invalidateTags(ctx context.Context, tags []string) error {
 		return err
 	}
 	hashes, now := tag.Hashes(tags), ks.node.clock.Exact()
-	ks.ownTags.Invalidated(tagKeys(hashes), began, now, ks.remembered(err))
+	ks.ownTags.Invalidated(hashes, began, now, ks.remembered(err))
 	ks.local.forgetTags(hashes, now)
 	return err
 }
@@ -105,37 +104,4 @@ func answeredMark(rep *transport.Reply) tag.Mark {
 		return tag.Mark{}
 	}
 	return tag.Of(rep.Tags)
-}
-
-// outdatedTags tells whether a value with this mark whose load began at loaded, and which was asked for at asked, is older than an
-// invalidation of one of its tags by this process (R16).
-func (ks *keyspace) outdatedTags(m tag.Mark, loaded, asked int64) bool {
-	if !ks.ownTags.Active(asked) {
-		return false
-	}
-	hashes, known := m.Tags()
-	if !known {
-		return ks.ownTags.Old(anyTag, loaded, asked)
-	}
-	for _, h := range hashes {
-		if ks.ownTags.Old(tagKey(h), loaded, asked) {
-			return true
-		}
-	}
-	return false
-}
-
-// anyTag is the key under which the caller's own view has every invalidation of a tag.
-const anyTag = ""
-
-// tagKey is the key of a tag in the caller's own view.
-func tagKey(hash uint64) string { return string(binary.LittleEndian.AppendUint64(nil, hash)) }
-
-// tagKeys returns the keys of tags in the caller's own view, anyTag among them.
-func tagKeys(hashes []uint64) []string {
-	keys := []string{anyTag}
-	for _, h := range hashes {
-		keys = append(keys, tagKey(h))
-	}
-	return keys
 }

@@ -61,3 +61,29 @@ func TestLoadedBy(t *testing.T) {
 		t.Error("a value that was loaded long after the invalidation counts as old")
 	}
 }
+
+// R15, R16: a value is older than the invalidation of any of its tags, and of any tag at all where its own are not known.
+func TestOwnTags(t *testing.T) {
+	o := NewOwnTags(time.Minute)
+	o.Invalidated([]uint64{1, 2}, 20, 25, time.Second)
+	for _, tt := range []struct {
+		name   string
+		tags   []uint64
+		known  bool
+		loaded int64
+		want   bool
+	}{
+		{"one of its tags", []uint64{7, 2}, true, 19, true},
+		{"loaded afterwards", []uint64{7, 2}, true, 20, false},
+		{"another tag", []uint64{7}, true, 19, false},
+		{"no tag", nil, true, 19, false},
+		{"tags that are not known", nil, false, 19, true},
+	} {
+		if got := o.Old(tt.tags, tt.known, tt.loaded, 30); got != tt.want {
+			t.Errorf("%s: old is %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	if o.Old([]uint64{1}, true, 19, 25+int64(time.Second)) {
+		t.Error("what was asked for later is old")
+	}
+}
