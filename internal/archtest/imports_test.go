@@ -37,7 +37,7 @@ type room struct {
 var layout = map[string]room{
 	".": {
 		project: []string{
-			"near", "peers", "ring", "singleflight", "invalidation", "feed",
+			"hotkey", "near", "peers", "ring", "singleflight", "invalidation", "feed",
 			"internal/clock", "internal/counter", "internal/foreign", "internal/membership", "internal/origin", "internal/shard", "internal/store", "internal/tag",
 			"internal/transport",
 		},
@@ -47,6 +47,7 @@ var layout = map[string]room{
 	},
 
 	// The rooms: none of these knows another but through what stands here.
+	"hotkey":       {passive: true},
 	"near":         {project: []string{"internal/store", "internal/counter", "internal/tag"}, passive: true},
 	"ring":         {external: []string{xxhashLib}, passive: true},
 	"singleflight": {external: []string{syncLib}},
