@@ -88,8 +88,8 @@ func (k *Keys) become(key string, now int64) {
 	}
 }
 
-// Loaded notes a load of key by this process, which took so many ns.
-func (k *Keys) Loaded(key string, took int64) { k.table.loaded(key, took) }
+// Loaded notes a load of key by this process that took so many ns. It is no use: the read that caused it is.
+func (k *Keys) Loaded(key string, took, now int64) { k.table.loaded(key, took, now) }
 
 // Tick ends the windows that are over and returns the keys that are hot no more. It should be called several times a second.
 func (k *Keys) Tick(now int64) (cooled []string) {

@@ -182,7 +182,7 @@ func TestTickAfterAPause(t *testing.T) {
 	if cooled := k.Tick(math.MaxInt64 / 2); !slices.Equal(cooled, []string{"k"}) {
 		t.Errorf("got %q cooled, want k", cooled)
 	}
-	k.Loaded("k", 1) // forgotten: nothing to note
+	k.Loaded("k", 1, math.MaxInt64/2) // forgotten: it has no rate
 	if got := k.Top(1); len(got) != 0 {
 		t.Errorf("got %+v, want nothing", got)
 	}
@@ -196,7 +196,7 @@ func TestKeysAreSafeForConcurrentUse(t *testing.T) {
 			for i := range 2000 {
 				now := int64(i) * second / 100
 				k.Count(fmt.Sprint(i%50), Kind(i)%Kinds, 3, now)
-				k.Loaded(fmt.Sprint(i%50), 1)
+				k.Loaded(fmt.Sprint(i%50), 1, now)
 				if i%100 == g {
 					k.Tick(now)
 					k.Top(10)

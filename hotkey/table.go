@@ -46,8 +46,8 @@ type stripe struct {
 
 // set holds the keys whose hashes lead to it. What a search looks at comes first.
 type set struct {
-	hashes [ways]uint64
-	counts [ways]float64 // uses, halved with every window; 0: free
+	hashes [ways]uint64  // 0: free
+	counts [ways]float64 // uses, halved with every window
 	slots  [ways]slot
 }
 
@@ -68,7 +68,7 @@ type slot struct {
 
 // lock locks the key's stripe and returns it with the key's set, which may not be there yet, and the key's place in it, or -1.
 func (t *table) lock(key string) (s *stripe, b *set, hash uint64, way int) {
-	hash = maphash.String(t.seed, key)
+	hash = max(maphash.String(t.seed, key), 1)
 	s = &t.stripes[hash%stripes]
 	s.mu.Lock()
 	if s.sets == nil {
@@ -76,7 +76,7 @@ func (t *table) lock(key string) (s *stripe, b *set, hash uint64, way int) {
 	}
 	b = s.of(hash)
 	for i, h := range b.hashes {
-		if h == hash && b.counts[i] > 0 && string(b.slots[i].key) == key {
+		if h == hash && string(b.slots[i].key) == key {
 			return s, b, hash, i
 		}
 	}
@@ -88,15 +88,8 @@ func (s *stripe) of(hash uint64) *set { return &s.sets[hash/stripes%setsPerStrip
 // add counts n uses of key. It returns how many reads by this process there were in this window before and are now, and a rate that the
 // key has for sure.
 func (t *table) add(key string, kind Kind, n uint32, now int64) (before, reads uint32, rate float64) {
-	s, b, hash, way := t.lock(key)
+	s, b, way := t.place(key, now)
 	defer s.mu.Unlock()
-	if b == nil {
-		s.sets = make([]set, setsPerStripe)
-		b = s.of(hash)
-	}
-	if way < 0 {
-		way = b.displace(key, hash, now)
-	}
 	b.counts[way] += float64(n)
 	e := &b.slots[way]
 	e.uses += n
@@ -106,6 +99,19 @@ func (t *table) add(key string, kind Kind, n uint32, now int64) (before, reads u
 		e.reads += n
 	}
 	return before, e.reads, max(e.rate-e.err, float64(e.uses))
+}
+
+// place is lock for a key that gets a place if it has none.
+func (t *table) place(key string, now int64) (*stripe, *set, int) {
+	s, b, hash, way := t.lock(key)
+	if b == nil {
+		s.sets = make([]set, setsPerStripe)
+		b = s.of(hash)
+	}
+	if way < 0 {
+		way = b.displace(key, hash, now)
+	}
+	return s, b, way
 }
 
 // displace gives key the place of the least used key.
@@ -126,14 +132,12 @@ func (b *set) displace(key string, hash uint64, now int64) int {
 	return least
 }
 
-// loaded notes a load of key, if it is in the table.
-func (t *table) loaded(key string, took int64) {
-	s, b, _, way := t.lock(key)
+// loaded notes a load of key.
+func (t *table) loaded(key string, took, now int64) {
+	s, b, way := t.place(key, now)
 	defer s.mu.Unlock()
-	if way >= 0 {
-		b.slots[way].loads++
-		b.slots[way].took = took
-	}
+	b.slots[way].loads++
+	b.slots[way].took = took
 }
 
 // reads returns how often this process read key in the last window, for sure.
@@ -163,7 +167,7 @@ func (b *set) halve() {
 	for i := range b.slots {
 		e := &b.slots[i]
 		if b.counts[i] /= 2; b.counts[i] < gone {
-			b.counts[i] = 0
+			b.counts[i], b.hashes[i] = 0, 0
 		}
 		e.over /= 2
 		e.rate, e.err = b.counts[i], e.over

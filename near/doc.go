@@ -6,6 +6,6 @@
 // unless the copy is so young that it is within the bound anyway (Item.Free). Bumping a generation kills all copies
 // from one member at once, without a look at them. So does the invalidation of a tag with all copies that have it (R15).
 //
-// A hit takes no lock and does not allocate. The package is passive: no goroutine, no clock, no I/O; times are
+// A hit takes no lock and does not allocate, and is counted for the key (store.Config.Hits). The package is passive: no goroutine, no clock, no I/O; times are
 // nanoseconds on the node's own monotonic clock.
 package near

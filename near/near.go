@@ -48,7 +48,7 @@ type Cache[V any] struct {
 	tags  tag.Table
 }
 
-// New returns an empty cache.
+// New returns an empty cache. cfg.Hits hears of hits of copies that may not be served any more, too.
 func New[V any](cfg store.Config) *Cache[V] {
 	return &Cache[V]{store: store.New[Item[V]](cfg)}
 }
@@ -61,6 +61,22 @@ func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 		return nil
 	}
 	return &e.Value
+}
+
+// Copy is a near copy as somebody sees it who only looks.
+type Copy[V any] struct {
+	*Item[V]
+	Deadline int64
+	Bytes    int64 // of the budget
+}
+
+// Peek is Get for those who only look: it counts as no use. False: nothing may be served.
+func (c *Cache[V]) Peek(key string, now int64) (Copy[V], bool) {
+	e := c.store.Find(key)
+	if e == nil || e.Deadline <= now || !e.Value.servable(now) || !c.tags.Alive(&e.Value.Mark) {
+		return Copy[V]{}, false
+	}
+	return Copy[V]{Item: &e.Value, Deadline: e.Deadline, Bytes: e.Bytes()}, true
 }
 
 // Install keeps it under key until deadline, in place of what was there, if still returns true. It tells whether it

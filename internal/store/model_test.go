@@ -257,8 +257,8 @@ func (n *naive) same(t *testing.T, s *Store[int], now int64) {
 			}
 			w := q.want[i]
 			i++
-			if e.Key != w.key || e.Value != w.value || e.Deadline != w.deadline || e.Bytes() != w.cost || uint64(e.uses.Load()) != w.uses {
-				t.Fatalf("%s, place %d: got %q = %d until %d, %d bytes, %d uses, want %+v", q.name, i-1, e.Key, e.Value, e.Deadline, e.Bytes(), e.uses.Load(), *w)
+			if e.Key != w.key || e.Value != w.value || e.Deadline != w.deadline || e.Bytes() != w.cost || uint64(e.word.Load()) != w.uses {
+				t.Fatalf("%s, place %d: got %q = %d until %d, %d bytes, %d uses, want %+v", q.name, i-1, e.Key, e.Value, e.Deadline, e.Bytes(), e.word.Load(), *w)
 			}
 		}
 		if i != len(q.want) {

@@ -128,7 +128,7 @@ func (sh *shard[V]) promote(e *Entry[V]) {
 func (sh *shard[V]) hand(q *queue[V], now int64) *Entry[V] {
 	for range handSteps {
 		e := q.oldest()
-		if e.Deadline <= now || e.uses.Load()&usesMax == 0 {
+		if e.Deadline <= now || e.word.Load()&usesMax == 0 {
 			return e
 		}
 		sh.note(e)
@@ -142,8 +142,8 @@ func (sh *shard[V]) hand(q *queue[V], now int64) *Entry[V] {
 
 // note moves the uses counted in e to the sketch.
 func (sh *shard[V]) note(e *Entry[V]) {
-	if n := e.uses.Load() & usesMax; n > 0 {
-		e.uses.And(^uint32(usesMax))
+	if n := e.word.Load() & usesMax; n > 0 {
+		e.word.And(^uint32(usesMax))
 		sh.sketch.add(e.hash, uint64(n), sh.entries())
 	}
 }

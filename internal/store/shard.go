@@ -29,9 +29,10 @@ type shard[V any] struct {
 	evictions     uint64
 	expirations   uint64
 	tooLarge      uint64
-	counts        func(*V) bool // see Store.Count; nil: none
-	counted       int64         // resident entries for which it is true
-	_             [64]byte      // the next shard's index pointer is on another line
+	hits          func(key string, n uint32) // Config.Hits
+	counts        func(*V) bool              // see Store.Count; nil: none
+	counted       int64                      // resident entries for which it is true
+	_             [64]byte                   // the next shard's index pointer is on another line
 }
 
 func (sh *shard[V]) init(maxBytes, maxEntries int64) {
@@ -87,7 +88,8 @@ func (sh *shard[V]) count(e *Entry[V], n int64) {
 // that counts as a use.
 func (sh *shard[V]) replace(old, e *Entry[V], now int64) {
 	e.main = old.main
-	e.uses.Store(old.uses.Load())
+	sh.report(old)
+	e.word.Store(old.word.Load() &^ ((batch - 1) << hitsShift))
 	if old.Deadline <= now {
 		e.used()
 	}
@@ -105,6 +107,7 @@ func (sh *shard[V]) unlink(e *Entry[V]) {
 	sh.queueOf(e).remove(e)
 	sh.due.remove(e)
 	sh.count(e, -1)
+	sh.report(e)
 }
 
 func (sh *shard[V]) queueOf(e *Entry[V]) *queue[V] {

@@ -25,6 +25,10 @@ type Config struct {
 	MaxBytes   int64 // keys, values and EntryOverhead each; 0 or less: the store holds nothing
 	MaxEntries int64 // 0: no limit on the number
 	Shards     int   // rounded up to a power of two, 256 at most; 0: by MaxBytes, MaxEntries and GOMAXPROCS, 16 at most
+	// Hits is told how often Get has returned the entry of a key: of up to 63 hits late, when the entry is replaced or goes at the latest, and of
+	// what is beyond 4,095 in a window of 1.07 s by an estimate: as if the rest of the window were like its part before that. It is called by whoever calls Get, and with a shard's lock held: it must be quick
+	// and must not use the store. Nil: nobody wants to hear of them.
+	Hits func(key string, n uint32)
 
 	hash func(string) uint64 // tests; nil: maphash with a seed of the store's own
 }
@@ -34,9 +38,8 @@ type Config struct {
 type Entry[V any] struct {
 	Key      string
 	Deadline int64 // the first instant at which Get does not return the entry; math.MaxInt64: never
-	// uses counts hits up to usesMax in its low bits. The other bits are free for what is read with it, so that
-	// readers change the word by compare-and-swap only.
-	uses  atomic.Uint32
+	// word counts uses and hits (count.go).
+	word  atomic.Uint32
 	pos   uint32 // in its queue; this and what follows Value is guarded by the shard's mutex
 	Value V
 
@@ -47,17 +50,8 @@ type Entry[V any] struct {
 	main      bool   // in main, else in the window
 }
 
-const usesMax = 3 // more makes hit ratios slightly worse
-
 // Bytes is what the entry counts of the budget.
 func (e *Entry[V]) Bytes() int64 { return int64(e.cost) }
-
-// used notes a hit. A lost race loses a count.
-func (e *Entry[V]) used() {
-	if u := e.uses.Load(); u&usesMax != usesMax {
-		e.uses.CompareAndSwap(u, u+1)
-	}
-}
 
 // Store is a sharded cache. All methods are safe for concurrent use. A Store must be made by New.
 type Store[V any] struct {
@@ -65,13 +59,15 @@ type Store[V any] struct {
 	hashFn func(string) uint64 // nil outside of tests
 	mask   uint64              // of the shard's number
 	shards []shard[V]
+	hits   func(key string, n uint32) // Config.Hits
 }
 
 // New returns an empty store.
 func New[V any](cfg Config) *Store[V] {
 	n := shardCount(cfg)
-	s := &Store[V]{seed: maphash.MakeSeed(), hashFn: cfg.hash, mask: uint64(n - 1), shards: make([]shard[V], n)}
+	s := &Store[V]{seed: maphash.MakeSeed(), hashFn: cfg.hash, mask: uint64(n - 1), shards: make([]shard[V], n), hits: cfg.Hits}
 	for i := range s.shards {
+		s.shards[i].hits = cfg.Hits
 		s.shards[i].init(cfg.MaxBytes/int64(n), cfg.MaxEntries/int64(n))
 	}
 	return s
@@ -123,7 +119,11 @@ func (s *Store[V]) Get(key string, now int64) *Entry[V] {
 	if e.Deadline <= now {
 		return nil
 	}
-	e.used()
+	if s.hits == nil {
+		e.used()
+	} else if w := e.word.Load(); w != full(now) {
+		s.hit(e, w, now)
+	}
 	return e
 }
 
@@ -226,7 +226,7 @@ func (s *Store[V]) Hottest(maxBytes int64) []*Entry[V] {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for e := range sh.index.Load().all {
-			all = append(all, ranked{e, uint32(sh.sketch.estimate(e.hash)) + e.uses.Load()&usesMax})
+			all = append(all, ranked{e, uint32(sh.sketch.estimate(e.hash)) + e.word.Load()&usesMax})
 		}
 		sh.mu.Unlock()
 	}
