@@ -84,11 +84,11 @@ func New[V any](n *Node, keyspace string, cfg Config[V]) (*Cache[V], error) {
 	c := &Cache[V]{
 		cfg:       cfg,
 		clock:     n.clock,
-		near:      near.New[V](store.Config{MaxBytes: max(n.cfg.NearBytes, 0)}),
 		flights:   singleflight.New[result[V], placeholder](),
 		refreshes: singleflight.New[result[V], placeholder](),
 		private:   private,
 	}
+	c.near = near.New[V](store.Config{MaxBytes: max(n.cfg.NearBytes, 0), Hits: c.hits})
 	if c.keyspace, err = n.open(keyspace, cfg.policy(), c); err != nil {
 		if private != nil {
 			_ = private.Close(context.Background()) // the first error is the one to tell

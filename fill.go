@@ -185,6 +185,7 @@ func (c *Cache[V]) callLoader(ctx context.Context, key string) (loaded[V], error
 		c.count.loads.Add(1)
 		start := c.clock.Exact()
 		v, err := c.loadOne(ctx, key)
+		c.loaded(key, start)
 		if err != nil && !isNotFound(err) {
 			return loaded[V]{}, err
 		}

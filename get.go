@@ -63,7 +63,7 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 		c.count.shared.Add(1)
 	}
 	res, err := f.Wait(ctx)
-	c.countResult(res.info, err)
+	c.countResult(key, res.info, err)
 	return res, err
 }
 
@@ -95,7 +95,8 @@ func (c *Cache[V]) enter(ctx context.Context, key string) (*load, error) {
 }
 
 // countResult puts a key that was asked for into exactly one class.
-func (ks *keyspace) countResult(info Info, err error) {
+func (ks *keyspace) countResult(key string, info Info, err error) {
+	ks.hot.Count(key, kindOf(info, err), 1, ks.node.clock.Now())
 	c := &ks.count
 	if info.Stale {
 		c.stale.Add(1)

@@ -69,7 +69,7 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 		key := f.Key
 		res, err := f.Wait(ctx)
 		b.in.leave(need{c.keyspace, key})
-		c.countResult(res.info, err)
+		c.countResult(key, res.info, err)
 		switch {
 		case err == nil:
 			b.found[key] = res.value
@@ -258,6 +258,9 @@ func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 		c.count.loads.Add(uint64(len(keys)))
 		start := c.clock.Exact()
 		values, err := c.cfg.LoadMany(ctx, keys)
+		for _, x := range all {
+			c.loaded(x.f.Key, start)
+		}
 		if err != nil && !isNotFound(err) {
 			return nil, err
 		}

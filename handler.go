@@ -71,7 +71,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "":
 		h.servePage(w, r)
 	case "stats.json":
-		serveJSON(w, r, h.node.Stats())
+		s := h.node.Stats()
+		for _, ks := range s.Keyspaces {
+			for i := range ks.Top {
+				ks.Top[i].Key = h.showKey(r, ks.Top[i].Key)
+			}
+		}
+		serveJSON(w, r, s)
 	case "key":
 		h.serveKey(w, r)
 	default:
@@ -153,7 +159,7 @@ type CopyView struct {
 	Age     time.Duration
 	Left    time.Duration // of its lifetime
 	Version uint64
-	Bytes   int
+	Bytes   int // of the encoded value; of a near copy what it counts of the budget
 }
 
 func (h *handler) serveKey(w http.ResponseWriter, r *http.Request) {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nearcache/nearcache/hotkey"
 	"github.com/nearcache/nearcache/internal/origin"
 	"github.com/nearcache/nearcache/internal/shard"
 	"github.com/nearcache/nearcache/internal/store"
@@ -22,6 +23,7 @@ type keyspace struct {
 	policy   policy
 	shard    *shard.Shard
 	limiter  *origin.Limiter
+	hot      *hotkey.Keys
 	local    local
 	own      *invalidation.OwnView
 	ownTags  *invalidation.OwnTags
@@ -129,6 +131,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
 	}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
+	ks.hot = hotkey.New(hotkey.Config{}, n.clock.Exact())
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
 		Incarnation: n.incarnation,
@@ -163,6 +166,7 @@ func (ks *keyspace) cap(key string, now int64) time.Duration {
 // tick looks after what ends by itself.
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
+	ks.hot.Tick(now)
 	ks.holds.Tick(now)
 	ks.own.Tick(now)
 	ks.ownTags.Tick(now)
@@ -244,6 +248,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Leases:          sh.Leases,
 		Flights:         int64(ks.local.underWay()),
 		LoadsRunning:    lim.InUse,
+		Top:             ks.topKeys(now),
 	}
 	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
 	return s

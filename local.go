@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"context"
+	"time"
 
 	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/near"
@@ -75,11 +76,13 @@ func (c *Cache[V]) nearStats() store.Stats { return c.near.Stats() }
 func (c *Cache[V]) nearExpired(now int64) int64 { return c.near.Expired(now) }
 
 func (c *Cache[V]) nearView(key string, now int64) *CopyView {
-	it := c.near.Get(key, now)
-	if it == nil {
+	it, ok := c.near.Peek(key, now)
+	if !ok {
 		return nil
 	}
-	return &CopyView{Absent: it.Absent, Age: age(it.LoadedAt, now), Version: it.Version}
+	return &CopyView{
+		Absent: it.Absent, Age: age(it.LoadedAt, now), Left: time.Duration(it.Deadline - now), Version: it.Version, Bytes: int(it.Bytes),
+	}
 }
 
 // Stats returns a snapshot of the keyspace's counters on this node.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearcache/nearcache/hotkey"
 	"github.com/nearcache/nearcache/internal/shard"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/ring"
@@ -91,6 +92,7 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		return true
 	}
 	if req.Op == transport.OpGet {
+		ks.hot.Count(req.Key, hotkey.Served, 1, n.clock.Now())
 		if ks.resident(req, rep, ks.route(req.Key), true) {
 			return true
 		}

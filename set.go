@@ -221,7 +221,7 @@ func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
 		c.count.shared.Add(1)
 	}
 	res, err := f.Wait(ctx)
-	c.countResult(res.info, err)
+	c.countResult(key, res.info, err)
 	return res.value, err
 }
 

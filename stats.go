@@ -67,6 +67,30 @@ type KeyspaceStats struct {
 	Leases          int64 // given out by this node and live
 	Flights         int64 // gets and loads under way
 	LoadsRunning    int64 // loader slots in use
+	// Top are the most used keys, 64 at most, those with the highest Rate first. A key is among them a second after it came into use.
+	Top []KeyStats
+}
+
+// KeyStats is what a node knows of one of the most used keys of a keyspace. A use is a read on this node, or a request of another member
+// that was answered here. Counts are what happened in the last time Since, and are lower bounds like Rate: what happened to a key before
+// it was among the thousand most used ones is not in them.
+type KeyStats struct {
+	Key        string        // whole; Handler shortens it for those who may not see keys
+	Rate       float64       // uses a second, at least: a mean over the last seconds, in which each counts half of the one after it
+	RateError  float64       // Rate may be too low by this at most, and by 64 hits of a near copy that lives long
+	NearHits   uint64        // reads on this node, by what answered them; an absence is an answer
+	OwnerHits  uint64        // by a shard, local or remote
+	OriginGets uint64        // by a load, this caller's or a shared one
+	Failed     uint64        // by an error
+	Served     uint64        // requests of other members
+	Loads      uint64        // by this node
+	LoadTime   time.Duration // of the last of them; 0: there was none
+	Since      time.Duration
+	Owner      string        // ID of the member, by this node's ring; empty: there is none
+	Bytes      int64         // of the value as this node holds it, encoded as its owner, else as a near copy; 0: it holds none
+	Left       time.Duration // of the lifetime of that copy
+	HotSince   time.Duration // it became hot so long ago; 0: it is not
+	Pinned     bool          // it is always hot, by Hot.Pin
 }
 
 // counters are what a keyspace counts as it goes; the rest of KeyspaceStats is read from its parts.
