@@ -47,6 +47,10 @@ func TestConfigProblems(t *testing.T) {
 		"refresh ahead":  {config{Load: load, RefreshAhead: 1}, []string{"RefreshAhead is not available yet"}},
 		"stale on error": {config{Load: load, StaleOnError: 1}, []string{"StaleOnError is not available yet"}},
 		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
+		"audit": {config{Load: load, Audit: nearcache.AuditConfig{Invalidations: -1, Values: 101}}, []string{
+			"Audit.Invalidations must be between 0 and 100", "Audit.Values must be between 0 and 100",
+		}},
+		"audit of a replica": {config{Load: load, OriginLag: 1, Audit: nearcache.AuditConfig{Values: 1}}, []string{"Audit.Values with OriginLag needs VersionOf"}},
 		"eviction":       {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
 		"ack":            {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
 		"hot":            {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},

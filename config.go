@@ -223,6 +223,8 @@ type Config[V any] struct {
 	TagsOf func(key string, v V) []string
 	// Ack is what Invalidate, InvalidateAll, InvalidateTag, Expire and Set wait for, unless WithAck says otherwise.
 	Ack Ack
+	// Audit is what is checked in production. Nothing by default.
+	Audit AuditConfig
 	// Hot is not available yet.
 	Hot HotConfig
 }
@@ -349,6 +351,9 @@ func (c Config[V]) notYet(p *problems) {
 	p.require(c.RefreshAhead >= 0, "RefreshAhead must not be negative")
 	p.require(c.StaleOnError >= 0, "StaleOnError must not be negative")
 	p.require(c.OriginLag >= 0, "OriginLag must not be negative")
+	p.require(c.Audit.Invalidations >= 0 && c.Audit.Invalidations <= maxAuditRate, "Audit.Invalidations must be between 0 and %d", maxAuditRate)
+	p.require(c.Audit.Values >= 0 && c.Audit.Values <= maxAuditRate, "Audit.Values must be between 0 and %d", maxAuditRate)
+	p.require(c.Audit.Values == 0 || c.OriginLag == 0 || c.VersionOf != nil, "Audit.Values with OriginLag needs VersionOf")
 	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
 	p.require(c.StaleOnError <= 0, "StaleOnError is not available yet")
 	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")

@@ -104,6 +104,9 @@ func (ks *keyspace) countResult(key string, info Info, err error) {
 	switch {
 	case err == nil && info.Tier == TierOwner:
 		c.ownerHits.Add(1)
+		if ks.audit.values.due(ks.node.clock.Now()) {
+			ks.runAudit(key, ks.local.compare)
+		}
 	case err == nil:
 		c.originGets.Add(1)
 	case isNotFound(err):

@@ -3,6 +3,7 @@ package nearcache
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -90,6 +91,9 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string, flags uint32)
 	ks.own.Invalidated(keys, began, ks.node.clock.Exact(), ks.remembered(err))
 	for _, k := range keys {
 		ks.local.forget(k)
+	}
+	if err == nil && ks.audit.invalidations.due(began) {
+		ks.runAudit(keys[rand.IntN(len(keys))], func(key string) { ks.followUp(key, began) })
 	}
 	return err
 }

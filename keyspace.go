@@ -34,6 +34,7 @@ type keyspace struct {
 	turns    turns
 	settled  bell // rung when something is not owed any more, and with every tick
 	count    counters
+	audit    audit
 	epoch    atomic.Uint64 // bumped by InvalidateAll
 	longest  atomic.Int64  // lifetime given to an entry here, ns
 	closed   atomic.Bool
@@ -66,6 +67,8 @@ type local interface {
 	nearExpired(now int64) int64
 	nearView(key string, now int64) *CopyView
 	flying(key string) bool
+	// compare compares what this node serves of a key with the origin, for the audit.
+	compare(key string)
 }
 
 // policy is the part of a Config that the untyped part needs, with its defaults applied.
@@ -79,6 +82,7 @@ type policy struct {
 	maxLoads                  int
 	ack                       Ack
 	errors                    map[string]error
+	audit                     AuditConfig
 }
 
 // policy extracts the effective policy.
@@ -93,6 +97,7 @@ func (c Config[V]) policy() policy {
 		maxLoads: c.MaxLoads,
 		ack:      c.Ack,
 		errors:   c.Errors,
+		audit:    c.Audit,
 	}
 }
 
@@ -131,6 +136,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
 	}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
+	ks.audit.set(p.audit)
 	ks.hot = hotkey.New(hotkey.Config{}, n.clock.Exact())
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
@@ -248,6 +254,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Leases:          sh.Leases,
 		Flights:         int64(ks.local.underWay()),
 		LoadsRunning:    lim.InUse,
+		Audit:           ks.audit.snapshot(),
 		Top:             ks.topKeys(now),
 	}
 	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed

@@ -122,6 +122,10 @@ func (ks *keyspace) serve(req *transport.Request, rep *transport.Reply, remote b
 	case transport.OpRelease:
 		ks.release(req, rep)
 	case transport.OpPeek:
+		if req.Flags&transport.FlagCopies != 0 {
+			ks.peekCopies(req, rep)
+			return
+		}
 		ks.peek(req, rep)
 	case transport.OpSet:
 		ks.set(req, rep)

@@ -67,6 +67,7 @@ type KeyspaceStats struct {
 	Leases          int64 // given out by this node and live
 	Flights         int64 // gets and loads under way
 	LoadsRunning    int64 // loader slots in use
+	Audit           AuditStats
 	// Top are the most used keys, 64 at most, those with the highest Rate first. A key is among them a second after it came into use.
 	Top []KeyStats
 }

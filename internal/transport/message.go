@@ -38,7 +38,7 @@ const (
 	FlagRelayed                      // Invalidate: comes from another member than who sends it
 	FlagTagged                       // Fill, Set: Tags are all the tags of the value; else they are not known
 	FlagGained                       // Peek: the asker owns the key, and the receiver did before
-	FlagCopies                       // Invalidate: near copies and flights only, since no owner has the old value any more (R12)
+	FlagCopies                       // Invalidate: near copies and flights only, since no owner has the old value any more (R12); Peek: near copies as well, no value
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.
