@@ -19,8 +19,9 @@ type DoubtConfig struct {
 
 // Tenure is what an owner may serve of what it holds. Times are those of its own clock.
 type Tenure struct {
-	// What was loaded before Before ends at BeforeEnd, whatever its lifetime is.
-	Before, BeforeEnd int64
+	// What was loaded before Before ends at BeforeEnd, whatever its lifetime is; what was loaded before Ended has ended: an earlier doubt was the
+	// end of it, and a later one gives it no more time.
+	Before, BeforeEnd, Ended int64
 	// Fence is when no majority is heard any more, unless one is heard again before, and End when everything ends then; both may be Never.
 	Fence, End int64
 	// Capped: what is stored now lives a Bound at most, counted from the start of its load.
@@ -120,6 +121,7 @@ func (d *Doubt) enter(at, now int64) (entered bool) {
 		return false
 	}
 	if entered = now >= d.until; entered {
+		d.tenure.Ended = d.tenure.Before // a Window ago and more, which is longer than a Bound
 		d.tenure.Before, d.tenure.BeforeEnd = now, at+int64(d.cfg.Bound)
 	} else {
 		d.tenure.Caused = now

@@ -2,18 +2,21 @@ package shard
 
 // Limits end what is resident before its lifetime does: the member cannot be sure any more that it heard of every invalidation
 // (docs/protocol.md R7). They are immutable; who replaces them never
-// lowers Before or Caused: what they ended would be fresh again.
+// lowers Before, Ended or Caused: what they ended would be fresh again.
 type Limits struct {
 	// A value whose load began before Before is fresh until BeforeEnd at most. One that came from another owner counts from when that one
 	// vouched for it (Value.Vouched).
 	Before, BeforeEnd int64
+	// A value that counts from before Ended is not fresh at all: it ended at an earlier BeforeEnd.
+	Ended int64
 	// A value that was vouched for before Caused is fresh for Bound at most, counted from then.
 	Caused, Bound int64
 	// End is when nothing is fresh any more; the largest number: never.
 	End int64
 }
 
-// FreshUntil returns when v stops being fresh, unless Limits.End comes first; 0: one of its tags was invalidated (R15).
+// FreshUntil returns when v stops being fresh, unless Limits.End comes first; 0: one of its tags was invalidated (R15), or an earlier
+// limit ended it.
 func (s *Shard) FreshUntil(v *Value) int64 {
 	if !s.tags.Alive(&v.Mark) {
 		return 0
@@ -25,6 +28,9 @@ func (s *Shard) FreshUntil(v *Value) int64 {
 	l := s.cfg.Limits.Load()
 	if l == nil {
 		return end
+	}
+	if v.since() < l.Ended {
+		return 0
 	}
 	if v.since() < l.Before {
 		end = min(end, l.BeforeEnd)

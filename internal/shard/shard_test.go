@@ -303,3 +303,16 @@ func TestLimits(t *testing.T) {
 	put("old", 7*second)
 	wantValue(t, s, "old", 50*second, "hit v")
 }
+
+// R7: a second doubt gives no more time to what the first one has ended, though nobody has asked for it since.
+func TestLimitsOfASecondDoubt(t *testing.T) {
+	var limits atomic.Pointer[Limits]
+	s := newTest(Config{Limits: &limits})
+	for key, loaded := range map[string]int64{"old": second, "new": 9 * second} {
+		s.Set(key, Value{Bytes: []byte("v"), LoadedAt: loaded, Soft: 99 * second, Hard: 99 * second}, Cond{}, loaded)
+	}
+	limits.Store(&Limits{Before: 20 * second, BeforeEnd: 21 * second, Ended: 2 * second, End: math.MaxInt64})
+	wantValue(t, s, "old", 20*second, "nothing")
+	wantValue(t, s, "new", 20*second, "hit v")
+	wantValue(t, s, "new", 21*second, "nothing")
+}

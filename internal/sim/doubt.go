@@ -91,7 +91,12 @@ func (n *node) update(happen func(*invalidation.Doubt) (entered bool)) {
 	entered := happen(s.doubt)
 	t := s.doubt.Tenure()
 	s.tenure = t
-	s.limits.Store(&shard.Limits{Before: t.Before, BeforeEnd: t.BeforeEnd, End: t.End})
+	if !n.w.cfg.Rules.Ended {
+		t.Ended = 0
+	}
+	s.limits.Store(&shard.Limits{
+		Before: t.Before, BeforeEnd: t.BeforeEnd, Ended: t.Ended, Caused: t.Caused, Bound: int64(n.w.cfg.Bound), End: t.End,
+	})
 	if entered {
 		n.w.note("", "%s comes into doubt", n.id)
 		s.source.Gen.Add(1)

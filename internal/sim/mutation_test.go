@@ -39,6 +39,7 @@ func mutations() map[string]mutation {
 		"MoveNear":    {"moves", 9, 1},
 		"Doubt":       {"islands", 1, 1},
 		"Fence":       {"islands", 1, 1},
+		"Ended":       {"seldom", 13, 1},
 		"CapLeases":   {"aged", 1, 6},
 		"Unequal":     {"moves", 5, 1},
 		"SetTargets":  {"moves", 5, 1},

@@ -28,6 +28,7 @@ type Rules struct {
 	MoveNear  bool // a change of the ring drops near copies
 	Doubt     bool // R7: what is loaded in doubt lives for C at most
 	Fence     bool // R7: who is cut off from the majority is in doubt, and what it holds dies
+	Ended     bool // R7: what a doubt has ended a later one gives no more time
 	Echo      bool // R7: who is told that it is not in a peer's ring is in doubt
 	Gained    bool // R7: for a key whose owner was another one by a ring of the last W
 	CapLeases bool // R7: a load that begins in doubt is one that ends in doubt
@@ -56,7 +57,7 @@ func Built() Rules {
 		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, Borrowed: true, NearLease: true, SentLease: true, Unlisted: true, Holes: true,
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
 		OwnView: true, Waited: true, Move: true, MoveNear: true,
-		Doubt: true, Fence: true, Echo: true, Gained: true, CapLeases: true, Void: true,
+		Doubt: true, Fence: true, Ended: true, Echo: true, Gained: true, CapLeases: true, Void: true,
 		Targets: true, Unequal: true, Relay: true, Silent: true,
 	}
 }

@@ -55,6 +55,10 @@ func profiles() map[string]Config {
 	only("tails", func(_ *Config, f *Faults) { f.TailShare, f.Tail, f.Loss, f.Holes = 0.05, 3*time.Second, 0.01, 0.01 })
 	only("restarts", func(_ *Config, f *Faults) { f.Crash, f.Every = true, 2*time.Second })
 	only("islands", func(_ *Config, f *Faults) { f.Isolate = true })
+	only("seldom", func(c *Config, f *Faults) {
+		f.Isolate, f.Listed, c.AllShare = true, true, 0
+		c.Nodes, c.Keys, c.Reads, c.Writes, c.NearTTL, c.TTL = 3, 200, 40, 30, time.Second, 5*time.Minute
+	})
 	only("lonely", func(_ *Config, f *Faults) { f.Isolate, f.Listed = true, true })
 	only("cuts", func(_ *Config, f *Faults) { f.Cut, f.OneWay = true, true })
 	only("moves", func(_ *Config, f *Faults) { f.Leave, f.SlowView, f.SlowFor = true, 0.2, 20*time.Second })
