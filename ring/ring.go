@@ -227,6 +227,17 @@ func (r *Ring) Shares() []float64 {
 	return shares
 }
 
+// Ideals returns by member what Shares would be if they were as the weights: points that lie at random differ from it a little.
+func (r *Ring) Ideals() []float64 {
+	ideals := make([]float64, len(r.members))
+	for i := range r.members {
+		if w := r.members[i].weight(); w > 0 {
+			ideals[i] = float64(w*PointsPerWeight) / float64(len(r.points))
+		}
+	}
+	return ideals
+}
+
 // arc returns which part of the ring lies behind the first position, up to and including the second.
 func arc(from, to uint64) float64 {
 	return float64((to-from)&(1<<positionBits-1)) / (1 << positionBits) // wraps around at zero as the ring does

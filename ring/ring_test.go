@@ -152,6 +152,9 @@ func TestSharesFollowWeights(t *testing.T) {
 			t.Errorf("share of %s: got %.4f, want %.4f within 10 %%", r.Members()[i].ID, got, want[i])
 		}
 	}
+	if got := r.Ideals(); !slices.Equal(got, want) {
+		t.Errorf("Ideals: got %v, want %v", got, want)
+	}
 }
 
 // Case ring-5.
