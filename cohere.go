@@ -99,6 +99,9 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 		n.reported(p.ID(), d, sentAt, now)
 	}
 	n.follow(p, func(f *followed) {
+		if d.Renewed {
+			f.lag.Store(max(now-sentAt, 1))
+		}
 		f.view.Store(d.View)
 		if d.Reset || !d.InView && d.View != m.Others {
 			// Writers look at the views of those that they list (R8b). One that they do not list, and that goes by another ring
@@ -129,6 +132,7 @@ func (n *Node) Received(p *transport.Peer, incarnation uint64, d *transport.Down
 func (n *Node) follow(p *transport.Peer, f func(*followed)) {
 	fo := n.followed(p.ID())
 	for _, cause := range fo.locked(f) {
+		n.noteKill(fo, cause)
 		n.cfg.Logger.Debug("near copies of a member are dropped", "member", fo.id, "cause", cause.String())
 	}
 }

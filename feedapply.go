@@ -102,6 +102,7 @@ func (p *plan) gap(reason string) {
 	n := p.f.node
 	n.cfg.Logger.Warn("a feed has lost changes, what is cached is loaded anew", "feed", p.f.cfg.Name, "reason", reason)
 	p.count.Gaps++
+	n.events.add(EventFeedGap, "", p.f.cfg.Name+": "+reason)
 	p.soft = append(slices.Collect(maps.Keys(*n.keyspaces.Load())), p.f.cfg.Keyspaces...)
 	slices.Sort(p.soft)
 	p.soft = slices.Compact(p.soft)

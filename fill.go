@@ -186,6 +186,7 @@ func (c *Cache[V]) callLoader(ctx context.Context, key string) (loaded[V], error
 		start := c.clock.Exact()
 		v, err := c.loadOne(ctx, key)
 		c.loaded(key, start)
+		c.count.loadLatency.add(time.Duration(c.clock.Exact() - start))
 		if err != nil && !isNotFound(err) {
 			return loaded[V]{}, err
 		}

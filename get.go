@@ -56,6 +56,7 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 		return result[V]{}, err
 	}
 	defer in.leave(need{c.keyspace, key})
+	began := c.clock.Exact()
 	f, r, leads := c.join(key)
 	if leads {
 		c.lead(ctx, f, r)
@@ -63,7 +64,7 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 		c.count.shared.Add(1)
 	}
 	res, err := f.Wait(ctx)
-	c.countResult(key, res.info, err)
+	c.countResult(key, res.info, err, began)
 	return res, err
 }
 
@@ -94,8 +95,8 @@ func (c *Cache[V]) enter(ctx context.Context, key string) (*load, error) {
 	return in, err
 }
 
-// countResult puts a key that was asked for into exactly one class.
-func (ks *keyspace) countResult(key string, info Info, err error) {
+// countResult puts a key that was asked for at began into exactly one class.
+func (ks *keyspace) countResult(key string, info Info, err error, began int64) {
 	ks.hot.Count(key, kindOf(info, err), 1, ks.node.clock.Now())
 	c := &ks.count
 	if info.Stale {
@@ -107,8 +108,10 @@ func (ks *keyspace) countResult(key string, info Info, err error) {
 		if ks.audit.values.due(ks.node.clock.Now()) {
 			ks.runAudit(key, ks.local.compare)
 		}
+		c.ownerLatency.add(time.Duration(ks.node.clock.Exact() - began))
 	case err == nil:
 		c.originGets.Add(1)
+		c.originLatency.add(time.Duration(ks.node.clock.Exact() - began))
 	case isNotFound(err):
 		c.notFound.Add(1)
 	default:
@@ -554,6 +557,9 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 		life = min(life, c.node.bound) // it may own the key by a ring of its own, and say nothing when that ends (R3)
 	}
 	if life <= 0 || rep.Flags&transport.ReplyUncached != 0 {
+		if c.policy.near() > 0 {
+			c.count.unkept.Add(1)
+		}
 		return
 	}
 	now := c.clock.Now()
@@ -562,16 +568,17 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 	it.Member = a.member()
 	it.Source, it.Gen, it.Seq, it.Mark = a.source, a.fetch.Gen, rep.Seq, it.Mark.At(a.tagPos)
 	it.Free = a.sent + int64(c.node.bound)
-	installed := c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
-		if f.IsSplit() || c.closed.Load() || c.node.members.Load() != a.m {
-			return false
+	c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
+		still := !f.IsSplit() && !c.closed.Load() && c.node.members.Load() == a.m
+		if still {
+			s := invalidation.State{Incarnation: a.source.Incarnation.Load(), Gen: a.source.Gen.Load()}
+			still = a.fetch.Installable(rep.Incarnation, rep.Seq, s)
 		}
-		s := invalidation.State{Incarnation: a.source.Incarnation.Load(), Gen: a.source.Gen.Load()}
-		return a.fetch.Installable(rep.Incarnation, rep.Seq, s)
+		if !still {
+			c.count.overtaken.Add(1)
+		}
+		return still
 	})
-	if !installed {
-		c.count.notKept.Add(1)
-	}
 }
 
 // reachable waits for a peer that has only just become a member and is still being dialled, for a PeerTimeout at most.

@@ -3,6 +3,7 @@ package nearcache
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -54,6 +55,7 @@ type led[V any] struct {
 // get fetches some of the keys.
 func (b *batch[V]) get(ctx context.Context, keys []string) {
 	c := b.c
+	began := c.clock.Exact()
 	b.wait, b.led = b.wait[:0], b.led[:0]
 	for _, k := range keys {
 		if _, ok := b.seen[k]; !ok {
@@ -69,7 +71,7 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 		key := f.Key
 		res, err := f.Wait(ctx)
 		b.in.leave(need{c.keyspace, key})
-		c.countResult(key, res.info, err)
+		c.countResult(key, res.info, err, began)
 		switch {
 		case err == nil:
 			b.found[key] = res.value
@@ -261,6 +263,7 @@ func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 		for _, x := range all {
 			c.loaded(x.f.Key, start)
 		}
+		c.count.loadLatency.add(time.Duration(c.clock.Exact() - start))
 		if err != nil && !isNotFound(err) {
 			return nil, err
 		}

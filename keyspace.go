@@ -9,7 +9,6 @@ import (
 	"github.com/nearcache/nearcache/hotkey"
 	"github.com/nearcache/nearcache/internal/origin"
 	"github.com/nearcache/nearcache/internal/shard"
-	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/near"
 	"github.com/nearcache/nearcache/ring"
@@ -35,6 +34,7 @@ type keyspace struct {
 	settled  bell // rung when something is not owed any more, and with every tick
 	count    counters
 	audit    audit
+	history  history
 	epoch    atomic.Uint64 // bumped by InvalidateAll
 	longest  atomic.Int64  // lifetime given to an entry here, ns
 	closed   atomic.Bool
@@ -63,7 +63,7 @@ type local interface {
 	resize(nearBytes int64)
 	// sweep frees expired near copies and returns their number.
 	sweep(now int64) int
-	nearStats() store.Stats
+	nearStats() near.Stats
 	nearExpired(now int64) int64
 	nearView(key string, now int64) *CopyView
 	flying(key string) bool
@@ -235,27 +235,48 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Inherited:       c.inherited.Load(),
 		Shed:            lim.Shed,
 		Rejected:        c.rejected.Load(),
+		RefusedLease:    sh.RefusedLease,
+		RefusedTag:      sh.RefusedTag,
+		RefusedVersion:  sh.RefusedVersion,
 		TooLarge:        c.tooLarge.Load(),
 		OverTagged:      c.overTagged.Load(),
 		Undecodable:     c.undecodable.Load(),
-		NotInstalled:    c.notKept.Load(),
+		NotInstalled:    c.overtaken.Load(),
+		NotKept:         c.unkept.Load(),
+		NearTooLarge:    ne.TooLarge,
+		ShardTooLarge:   sh.TooLarge,
+		NearUnsure:      ne.Unsure,
+		NearTagged:      ne.Tagged,
 		Misrouted:       c.misrouted.Load(),
 		PeerErrors:      c.peerErrors.Load(),
 		Invalidations:   c.invalidated.Load(),
 		TagsInvalidated: c.tagsInvalidated.Load(),
 		Evictions:       sh.Evictions + ne.Evictions,
 		Expirations:     sh.Expirations + ne.Expirations,
+		NearEvictions:   ne.Evictions,
+		NearExpirations: ne.Expirations,
+		LeasesExpired:   sh.Expired,
+		LoadTimeouts:    lim.Timeouts,
+		LoadPanics:      lim.Panics,
 		NegativeEntries: sh.Counted,
 		HeldExpired:     ks.shard.Expired(now) + ks.local.nearExpired(now),
 		NearEntries:     ne.Entries,
 		NearBytes:       ne.Bytes,
+		NearMaxBytes:    ne.MaxBytes,
 		ShardEntries:    sh.Entries,
 		ShardBytes:      sh.Bytes + sh.AsideBytes,
+		ShardMaxBytes:   sh.MaxBytes,
 		Leases:          sh.Leases,
+		Waiters:         sh.Waiters,
 		Flights:         int64(ks.local.underWay()),
 		LoadsRunning:    lim.InUse,
 		Audit:           ks.audit.snapshot(),
 		Top:             ks.topKeys(now),
+		LoadsWaiting:    lim.Waiting,
+		LoadsAbandoned:  lim.Abandoned,
+		OwnerLatency:    c.ownerLatency.load(),
+		OriginLatency:   c.originLatency.load(),
+		LoadLatency:     c.loadLatency.load(),
 	}
 	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
 	return s

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/near"
 )
 
@@ -71,7 +70,7 @@ func (c *Cache[V]) resize(nearBytes int64) { c.near.Resize(nearBytes) }
 
 func (c *Cache[V]) sweep(now int64) int { return c.near.Sweep(now) }
 
-func (c *Cache[V]) nearStats() store.Stats { return c.near.Stats() }
+func (c *Cache[V]) nearStats() near.Stats { return c.near.Stats() }
 
 func (c *Cache[V]) nearExpired(now int64) int64 { return c.near.Expired(now) }
 

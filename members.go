@@ -49,6 +49,12 @@ type followed struct {
 	// restarted is when it was last heard of under another incarnation than before; 0: never.
 	restarted atomic.Int64
 	leaves    atomic.Int64 // when it last was about to stop, as far as that was looked at
+
+	// For Stats and Node.noteHealth.
+	lag                    atomic.Int64 // round trip of the last renewal on its coherence stream; 0: none yet
+	restarts, gaps, resets atomic.Uint64
+	opened                 uint64 // PeerStatus.Opened, of the goroutine tick; as broken
+	broken                 bool   // its breaker has opened, and not closed since
 }
 
 // noAnswer notes that the member did not answer.
@@ -217,6 +223,7 @@ func (n *Node) becomeLocked(v *membership.View, known bool) {
 		n.connectLocked(m, old)
 	}
 	n.members.Store(m)
+	n.noteChange(old, m)
 	for _, ks := range *n.keyspaces.Load() {
 		ks.moved(old, m)
 	}

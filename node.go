@@ -42,13 +42,16 @@ type Node struct {
 	keyspaces atomic.Pointer[map[string]*keyspace]
 	feeds     atomic.Pointer[[]*Feed]
 	closed    atomic.Bool
-	stops     atomic.Bool               // peers are told that it closes
-	joined    chan struct{}             // closed when the members are known
-	answered  atomic.Int64              // when discovery last did
-	oddList   news                      // the last list that made no sense; guarded by mu
-	differing atomic.Uint64             // answers from peers with another view
-	asking    atomic.Int64              // peeks under way at those who owned keys before
-	passes    int64                     // when passOn looks again; of the goroutine tick only
+	stops     atomic.Bool   // peers are told that it closes
+	joined    chan struct{} // closed when the members are known
+	answered  atomic.Int64  // when discovery last did
+	oddList   news          // the last list that made no sense; guarded by mu
+	differing atomic.Uint64 // answers from peers with another view
+	asking    atomic.Int64  // peeks under way at those who owned keys before
+	passes    int64         // when passOn looks again; of the goroutine tick only, as the next two
+	doubted   bool          // the last event said so
+	sampleAt  int64         // when tickHistory does something again
+	events    events
 	heirs     atomic.Pointer[ring.Ring] // by which others own what this node owns, as it leaves; nil: it does not
 
 	// ctx ends when Close stops waiting for calls under way. It is the node's own, not a request's.
@@ -328,6 +331,8 @@ func (n *Node) tick() {
 			for _, f := range *n.feeds.Load() {
 				f.tick(now)
 			}
+			n.noteHealth()
+			n.tickHistory(now)
 		}
 		pause = sweep(all, now, pause)
 		t.Reset(pause)

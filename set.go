@@ -213,7 +213,7 @@ func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
 		return none, err
 	}
 	defer in.leave(need{c.keyspace, key})
-	now := c.clock.Now()
+	now, began := c.clock.Now(), c.clock.Exact()
 	f, leads := c.refreshes.Join(key, now, now-int64(c.node.bound))
 	if leads {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: c.route(key), flags: transport.FlagFresh})
@@ -221,7 +221,7 @@ func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
 		c.count.shared.Add(1)
 	}
 	res, err := f.Wait(ctx)
-	c.countResult(key, res.info, err)
+	c.countResult(key, res.info, err, began)
 	return res.value, err
 }
 

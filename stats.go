@@ -15,59 +15,108 @@ type Stats struct {
 	RingView       uint64        // fingerprint of the member list
 	ViewMismatches uint64        // answers from peers with another view
 	DiscoveryAge   time.Duration // since discovery last answered; negative: it has not yet
+	Announced      uint64        // invalidations that this node, as an owner, told those who may hold copies
+	LostPlaces     uint64        // times that a member was so far behind with these that it had to drop all copies from here
 	Members        []MemberStats
 	Keyspaces      map[string]KeyspaceStats
 	Feeds          []FeedStats
+	Events         []Event // the last 128, the newest first
 }
 
 // MemberStats is what a node knows of a member.
 type MemberStats struct {
 	Member      peers.Member
 	Connected   bool
+	Reason      string        // why it is not connected, as far as that is known
+	Leaving     bool          // it has said that it stops
 	Breaker     string        // closed, open, half-open
+	Opened      uint64        // times that its breaker opened
 	LastContact time.Duration // ago; negative: never
 	Requests    uint64        // sent to it
 	Errors      uint64        // of these, the ones it did not answer
 	Share       float64       // of the key space, by the ring
+	Ideal       float64       // what Share would be if shares were as the weights
+	SameRing    bool          // it goes by the same ring as this node, as far as this node heard
+
+	// Lag is the last round trip on the stream of the member's invalidations, behind all of them that were waiting: within it what the member
+	// drops is dropped here. Negative: there was none yet.
+	Lag time.Duration
+	// Times that all near copies from the member were dropped: an invalidation was missed, the member said so, it was started anew.
+	Gaps, Resets, Restarts uint64
 }
 
 // KeyspaceStats is what a node has counted in one keyspace. Each key asked for counts once in exactly one of NearHits,
 // OwnerHits, OriginGets, NotFound and Failed; Gets is their sum. What peers ask for is not counted here.
 type KeyspaceStats struct {
-	Gets            uint64
-	NearHits        uint64
-	OwnerHits       uint64 // answered from a shard, local or remote
-	OriginGets      uint64 // answered by a load, this caller's or a shared one
-	Loads           uint64 // calls of Load, and keys passed to LoadMany
-	LoadErrors      uint64
-	Inherited       uint64 // values that came from the former owner of a key instead of a load
-	NotFound        uint64
-	Failed          uint64 // ended in an error, shed ones and the caller's own cancellation included
-	Shared          uint64 // of all these, the ones that joined another caller's flight
-	Stale           uint64 // of all these, the ones that got a value marked stale
-	Shed            uint64 // loads that found no slot in time
-	Rejected        uint64 // fills refused: lease revoked or version older
-	TooLarge        uint64 // values that were returned but not cached because of their size
-	OverTagged      uint64 // values with too many or too long tags: every InvalidateTag ends them
+	Gets         uint64
+	NearHits     uint64
+	OwnerHits    uint64 // answered from a shard, local or remote
+	OriginGets   uint64 // answered by a load, this caller's or a shared one
+	Loads        uint64 // calls of Load, and keys passed to LoadMany
+	LoadErrors   uint64
+	Inherited    uint64 // values that came from the former owner of a key instead of a load
+	NotFound     uint64
+	Failed       uint64 // ended in an error, shed ones and the caller's own cancellation included
+	Shared       uint64 // of all these, the ones that joined another caller's flight
+	Stale        uint64 // of all these, the ones that got a value marked stale
+	Shed         uint64 // loads that found no slot in time
+	LoadTimeouts uint64 // of the loads, those that LoadTimeout ended
+	LoadPanics   uint64 // of the loads, those that panicked or left their goroutine
+
+	// Why something was not stored.
+
+	Rejected       uint64 // fills of this node that were refused, wherever: lease revoked or version older
+	RefusedLease   uint64 // fills that this node refused, as the owner: an invalidation or the end of its life had taken the lease
+	RefusedTag     uint64 // likewise: a tag of the value was invalidated meanwhile
+	RefusedVersion uint64 // likewise: a higher version is known
+	LeasesExpired  uint64 // leases that ended here because their holder did not answer in time
+	TooLarge       uint64 // values that were returned but not cached because of their size
+	ShardTooLarge  uint64 // values larger than what ShardMaxBytes leaves to a single entry
+	NearTooLarge   uint64 // likewise near copies, by NearMaxBytes
+	NotKept        uint64 // answers that may not be kept as near copies: at the end of their life, or not cached at the owner either
+	OverTagged     uint64 // values with too many or too long tags: every InvalidateTag ends them
+	NotInstalled   uint64 // answers that were not kept as near copies, because an invalidation or a ring change overtook them
+
+	// Why something was not served.
+
 	Undecodable     uint64 // entries that the codec could not decode: taken for misses
-	NotInstalled    uint64 // answers that were not kept as near copies, because an invalidation or a ring change overtook them
+	NearUnsure      uint64 // near copies that were there, but their owner was not heard for a Bound, or something that it told was missed
+	NearTagged      uint64 // near copies that were there, but one of their tags was invalidated
 	Misrouted       uint64 // answers "not the owner", or "unknown keyspace"
 	PeerErrors      uint64
 	Invalidations   uint64 // keys invalidated here, whoever sent them
 	TagsInvalidated uint64 // tags invalidated here, whoever sent them
-	Evictions       uint64
-	Expirations     uint64
+
+	Evictions       uint64 // entries and near copies that left, or did not get in, for want of room
+	Expirations     uint64 // entries and near copies that left after their lifetime
+	NearEvictions   uint64 // of the evictions, those of near copies
+	NearExpirations uint64 // of the expirations, those of near copies
+
+	// What there is now.
+
 	HotKeys         int64 // promoted or pinned here
 	NegativeEntries int64 // in the shard, expired ones included until they are swept
 	HeldExpired     int64 // expired entries and near copies that are not swept yet
 	NearEntries     int64
 	NearBytes       int64
+	NearMaxBytes    int64 // the budget of near copies
 	ShardEntries    int64
 	ShardBytes      int64
+	ShardMaxBytes   int64 // the budget of entries
 	Leases          int64 // given out by this node and live
+	Waiters         int64 // requests that wait here for the end of a lease
 	Flights         int64 // gets and loads under way
 	LoadsRunning    int64 // loader slots in use
 	Audit           AuditStats
+	LoadsWaiting    int64 // loads that wait for a slot
+	LoadsAbandoned  int64 // loaders that still run although LoadTimeout is over
+
+	// How long it took. Near hits are not timed.
+
+	OwnerLatency  Latency // the OwnerHits
+	OriginLatency Latency // the OriginGets
+	LoadLatency   Latency // calls of Load and LoadMany, failed ones included
+
 	// Top are the most used keys, 64 at most, those with the highest Rate first. A key is among them a second after it came into use.
 	Top []KeyStats
 }
@@ -111,12 +160,15 @@ type counters struct {
 	tooLarge    atomic.Uint64
 	overTagged  atomic.Uint64
 	undecodable atomic.Uint64
-	notKept     atomic.Uint64
+	overtaken   atomic.Uint64
+	unkept      atomic.Uint64
 	misrouted   atomic.Uint64
 	peerErrors  atomic.Uint64
 	invalidated atomic.Uint64
 
 	tagsInvalidated atomic.Uint64
+
+	ownerLatency, originLatency, loadLatency latency
 }
 
 // Stats returns a snapshot. Counters are read one after the other: sums over several of them may be off by what happens meanwhile. Its
@@ -135,14 +187,18 @@ func (n *Node) Stats() Stats {
 	if at := n.answered.Load(); at != 0 {
 		s.DiscoveryAge = time.Duration(n.clock.Exact() - at)
 	}
-	shares := m.Ring.Shares()
+	shares, ideals := m.Ring.Shares(), m.Ring.Ideals()
 	for i, e := range m.Members {
 		s.Members[i] = memberStats(e, m.peers[i])
-		s.Members[i].Share = shares[i]
+		s.Members[i].Share, s.Members[i].Ideal = shares[i], ideals[i]
+		s.Members[i].SameRing = m.peers[i] == nil || m.peers[i].view.Load() == s.RingView
 	}
 	for name, ks := range *n.keyspaces.Load() {
 		s.Keyspaces[name] = ks.stats()
 	}
+	log := n.log.Stats()
+	s.Announced, s.LostPlaces = log.Seq, log.Resets
+	s.Events = n.events.recent()
 	for _, f := range *n.feeds.Load() {
 		s.Feeds = append(s.Feeds, f.Stats())
 	}
@@ -152,11 +208,16 @@ func (n *Node) Stats() Stats {
 // memberStats describes a member; p is nil for this node.
 func memberStats(e peers.Member, p *peer) MemberStats {
 	if p == nil {
-		return MemberStats{Member: e, Connected: true, Breaker: "closed"}
+		return MemberStats{Member: e, Connected: true, Breaker: "closed", Lag: -1}
 	}
 	st := p.Status()
 	ms := MemberStats{
-		Member: e, Connected: st.Connected, Breaker: st.Breaker, LastContact: -1, Requests: st.Requests, Errors: st.Errors,
+		Member: e, Connected: st.Connected, Reason: st.Reason, Leaving: st.Draining, Breaker: st.Breaker, Opened: st.Opened,
+		LastContact: -1, Requests: st.Requests, Errors: st.Errors,
+		Lag: -1, Gaps: p.gaps.Load(), Resets: p.resets.Load(), Restarts: p.restarts.Load(),
+	}
+	if lag := p.lag.Load(); lag != 0 {
+		ms.Lag = time.Duration(lag)
 	}
 	if !st.LastContact.IsZero() {
 		ms.LastContact = time.Since(st.LastContact)

@@ -46,6 +46,8 @@ func (it *Item[V]) servable(now int64) bool {
 type Cache[V any] struct {
 	store *store.Store[Item[V]]
 	tags  tag.Table
+
+	unsure, tagged atomic.Uint64
 }
 
 // New returns an empty cache. cfg.Hits hears of hits of copies that may not be served any more, too.
@@ -57,7 +59,15 @@ func New[V any](cfg store.Config) *Cache[V] {
 // retain key.
 func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 	e := c.store.Get(key, now)
-	if e == nil || !e.Value.servable(now) || !c.tags.Alive(&e.Value.Mark) {
+	if e == nil {
+		return nil
+	}
+	if !e.Value.servable(now) {
+		c.unsure.Add(1)
+		return nil
+	}
+	if !c.tags.Alive(&e.Value.Mark) {
+		c.tagged.Add(1)
 		return nil
 	}
 	return &e.Value
@@ -155,5 +165,14 @@ func (c *Cache[V]) Range(yield func(key string, it *Item[V], deadline int64) boo
 // Expired returns the number of copies that are past their deadline and were not swept yet; see store.Store.Expired.
 func (c *Cache[V]) Expired(now int64) int64 { return c.store.Expired(now) }
 
-// Stats returns the gauges and counters of the store.
-func (c *Cache[V]) Stats() store.Stats { return c.store.Stats() }
+// Stats are the gauges and counters of the store, and what Get did not return although it was there.
+type Stats struct {
+	store.Stats
+	Unsure uint64 // the member that it came from was not heard in time, or something that it told was missed (R4)
+	Tagged uint64 // one of its tags was invalidated
+}
+
+// Stats returns a snapshot.
+func (c *Cache[V]) Stats() Stats {
+	return Stats{Stats: c.store.Stats(), Unsure: c.unsure.Load(), Tagged: c.tagged.Load()}
+}

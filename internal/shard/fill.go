@@ -48,7 +48,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 	t := &s.tables[tx.Shard()]
 	l := t.live(key, token, now, &eff)
 	if l == nil {
-		s.rejected.Add(1)
+		s.refused.lease.Add(1)
 		eff.Outcome = Rejected
 		return eff
 	}
@@ -58,14 +58,14 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 	}
 	v.Mark = v.Mark.At(l.tagPos)
 	if !s.tags.Alive(&v.Mark) {
-		s.rejected.Add(1)
+		s.refused.tag.Add(1)
 		eff.Outcome = Rejected
 		t.next(l, now, &eff)
 		return eff
 	}
 	resident := tx.Entry()
 	if resident != nil && now < resident.Value.Hard && v.older(resident.Value.Version) {
-		s.rejected.Add(1)
+		s.refused.version.Add(1)
 		eff.Outcome = Rejected
 		if s.Fresh(&resident.Value, now) {
 			t.answer(l, Result{Kind: Hit, Value: &resident.Value, Seq: s.cfg.Seq()}, now, &eff)
@@ -75,7 +75,7 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		return eff
 	}
 	if _, least := t.tombstone(key); v.older(least) {
-		s.rejected.Add(1)
+		s.refused.version.Add(1)
 		eff.Outcome = Rejected
 		t.next(l, now, &eff)
 		return eff

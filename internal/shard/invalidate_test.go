@@ -24,8 +24,8 @@ func TestFillThatBeganBeforeAnInvalidationIsRefused(t *testing.T) {
 	wantWakes(t, eff, "x:hit v2")
 	wantValue(t, s, "k", 5, "hit v2")
 	wantIdle(t, s)
-	if st := s.Stats(); st.Rejected != 1 || st.Invalidations != 1 {
-		t.Fatalf("got %d rejected, %d invalidations, want 1 and 1", st.Rejected, st.Invalidations)
+	if st := s.Stats(); st.RefusedLease != 1 || st.Invalidations != 1 {
+		t.Fatalf("got %d rejected, %d invalidations, want 1 and 1", st.RefusedLease, st.Invalidations)
 	}
 }
 

@@ -28,8 +28,8 @@ func TestDeadHolderDelaysOneLifetime(t *testing.T) {
 	wantOutcome(t, eff, Stored)
 	wantWakes(t, eff, "second:hit v")
 	wantIdle(t, s)
-	if st := s.Stats(); st.Expired != 1 || st.Rejected != 1 {
-		t.Fatalf("got %d expired leases and %d rejected fills, want 1 and 1", st.Expired, st.Rejected)
+	if st := s.Stats(); st.Expired != 1 || st.RefusedLease != 1 {
+		t.Fatalf("got %d expired leases and %d rejected fills, want 1 and 1", st.Expired, st.RefusedLease)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestSupersededHolderCannotStore(t *testing.T) {
 	wantOutcome(t, s.Fill("k", second1, text("v2", second/2), second), Stored)
 	wantOutcome(t, s.Fill("k", first, text("v1", 0), 3*second/2), Rejected)
 	wantValue(t, s, "k", 3*second/2, "hit v2")
-	if n := s.Stats().Rejected; n != 1 {
+	if n := s.Stats().RefusedLease; n != 1 {
 		t.Fatalf("rejected fills: got %d, want 1", n)
 	}
 }

@@ -73,7 +73,7 @@ type Shard struct {
 
 	leases        atomic.Int64
 	waiters       atomic.Int64
-	rejected      atomic.Uint64
+	refused       struct{ lease, tag, version atomic.Uint64 } // fills
 	expired       atomic.Uint64
 	invalidations atomic.Uint64
 	outdated      atomic.Int64 // what was loaded before it is a stale copy at best (ExpireAll)
@@ -172,14 +172,15 @@ func (s *Shard) bytes(key string, v *Value) int64 {
 
 // Stats are the shard's counters.
 type Stats struct {
-	store.Stats         // Counted: the negative entries
-	Aside         int64 // values that are kept for others (see Aside), and their bytes
-	AsideBytes    int64
-	Leases        int64  // live
-	Waiters       int64  // queued behind them
-	Rejected      uint64 // fills refused: the lease was no longer live, or a higher version is known
-	Expired       uint64 // leases that ended because their holder did not answer in time
-	Invalidations uint64 // keys invalidated, resident or not
+	store.Stats       // Counted: the negative entries
+	Aside       int64 // values that are kept for others (see Aside), and their bytes
+	AsideBytes  int64
+	Leases      int64 // live
+	Waiters     int64 // queued behind them
+	// Fills refused: the lease was no longer live, a tag of the value was invalidated since it was given, or a higher version is known.
+	RefusedLease, RefusedTag, RefusedVersion uint64
+	Expired                                  uint64 // leases that ended because their holder did not answer in time
+	Invalidations                            uint64 // keys invalidated, resident or not
 }
 
 // Stats returns the counters. They are read one after the other: sums over several of them may be off by what happens
@@ -192,10 +193,10 @@ func (s *Shard) Stats() Stats {
 	})
 	return Stats{
 		Aside: values, AsideBytes: bytes,
-		Stats:         s.store.Stats(),
-		Leases:        s.leases.Load(),
-		Waiters:       s.waiters.Load(),
-		Rejected:      s.rejected.Load(),
+		Stats:        s.store.Stats(),
+		Leases:       s.leases.Load(),
+		Waiters:      s.waiters.Load(),
+		RefusedLease: s.refused.lease.Load(), RefusedTag: s.refused.tag.Load(), RefusedVersion: s.refused.version.Load(),
 		Expired:       s.expired.Load(),
 		Invalidations: s.invalidations.Load(),
 	}

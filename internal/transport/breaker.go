@@ -24,6 +24,7 @@ const (
 // and String may be called by anybody.
 type breaker struct {
 	state    atomic.Uint32
+	opened   atomic.Uint64 // times that it was opened
 	openedAt int64
 	closedAt int64 // 0: never
 	hold     int64 // the least time from opening to closing
@@ -44,6 +45,7 @@ func (b *breaker) open(now int64) bool {
 		b.hold = min(max(2*b.hold, minHold), maxHold)
 	}
 	b.openedAt = now
+	b.opened.Add(1)
 	b.state.Store(breakerOpen)
 	return true
 }

@@ -67,6 +67,7 @@ type PeerStatus struct {
 	Ready       bool
 	Connected   bool      // a lane is up
 	Breaker     string    // closed, open, half-open
+	Opened      uint64    // times that the breaker opened
 	Draining    bool      // it said that it stops, and has not come back
 	Reason      string    // why no lane is up, as far as it is known
 	LastContact time.Time // of the last frame; zero: never
@@ -184,7 +185,7 @@ func (p *Peer) Status() PeerStatus {
 	l := p.pickAny()
 	s := PeerStatus{
 		ID: p.id, Addr: p.addr,
-		Ready: p.Ready(), Connected: l != nil, Breaker: p.breaker.String(), Draining: p.leaving.Load(),
+		Ready: p.Ready(), Connected: l != nil, Breaker: p.breaker.String(), Opened: p.breaker.opened.Load(), Draining: p.leaving.Load(),
 		Requests: p.requests.Load(), Errors: p.errors.Load(),
 		Incarnation: p.incarnation.Load(), View: p.view.Load(), InView: p.inView.Load(),
 	}
