@@ -2,57 +2,53 @@ package nearcache
 
 import (
 	"bytes"
-	"crypto/hmac"
 	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
-	"net"
 	"net/http"
 	"path"
-	"slices"
 	"strings"
-	"time"
-	"unicode/utf8"
-
-	"github.com/nearcache/nearcache/internal/transport"
 )
 
-//go:embed handler.html
-var page string
+//go:embed page/page.html
+var pageHTML string
+
+//go:embed page/style.css
+var pageStyle string
 
 // Handler serves what the node knows, to be mounted under any prefix with http.StripPrefix:
 //
-//	/            a page for people, which refreshes itself unless asked with ?refresh=off
-//	/stats.json  Stats as JSON, durations in nanoseconds
-//	/key         one key's place: ?keyspace=...&key=..., as JSON
+//	/              a page for people, which refreshes itself
+//	/stats.json    Stats as JSON, durations in nanoseconds
+//	/history.json  History as JSON
+//	/key           one key's place and copies: ?keyspace=...&key=..., as a page for browsers, else as JSON (KeyView)
+//	/metrics       all numbers in the text format of Prometheus
+//
+// With ?scope=cluster the other members are asked too, and waited for for half a second: the page has the sums, stats.json is a ClusterStats,
+// and /key a ClusterKeyView. The page takes ?refresh=off, or the seconds between two refreshes, ?sort= a column of the keys, and ?n= how many
+// of them, up to 64.
 //
 // It answers GET and HEAD only and changes nothing. It is open to whoever the application lets in: mount it behind the
 // application's own authentication. Whole keys are shown to those NodeConfig.ShowKeys names (by default requests from
-// this host to this host); others see a prefix and a keyed hash.
+// this host to this host); others see a prefix and a keyed hash. In JSON and on the page a key of printable characters is itself, any other
+// one is quoted as in Go, and one over 256 bytes is cut. /metrics has no keys.
 func (n *Node) Handler() http.Handler {
-	t := template.Must(template.New("page").Funcs(template.FuncMap{
-		"percent": func(part, whole uint64) string {
-			if whole == 0 {
-				return "-"
-			}
-			return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
-		},
-		"share":    func(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) },
-		"bytes":    formatBytes,
-		"ago":      formatAgo,
-		"count":    formatCount,
-		"view":     func(v uint64) string { return fmt.Sprintf("%016x", v) },
-		"duration": func(d time.Duration) string { return d.Round(time.Millisecond).String() },
-	}).Parse(page))
-	return &handler{node: n, page: t}
+	sum := sha256.Sum256([]byte(pageStyle))
+	return &handler{
+		node: n,
+		page: template.Must(template.New("").Funcs(pageFunctions()).Parse(pageHTML)),
+		policy: "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+			"'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+	}
 }
 
 type handler struct {
-	node *Node
-	page *template.Template
+	node   *Node
+	page   *template.Template
+	policy string // Content-Security-Policy
 }
 
 // ServeHTTP implements http.Handler.
@@ -61,63 +57,59 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
-	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
+	header.Set("Content-Security-Policy", h.policy)
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		header.Set("Allow", "GET, HEAD")
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 		return
 	}
+	scope := r.URL.Query().Get("scope")
+	if scope != "" && scope != "node" && scope != "cluster" {
+		http.Error(w, "scope must be node or cluster", http.StatusBadRequest)
+		return
+	}
+	whole := scope == "cluster"
 	switch strings.TrimPrefix(path.Clean("/"+r.URL.Path), "/") {
 	case "":
-		h.servePage(w, r)
+		h.servePage(w, r, whole)
 	case "stats.json":
-		s := h.node.Stats()
-		for _, ks := range s.Keyspaces {
-			for i := range ks.Top {
-				ks.Top[i].Key = h.showKey(r, ks.Top[i].Key)
-			}
-		}
-		serveJSON(w, r, s)
+		h.serveStats(w, r, whole)
+	case "history.json":
+		serveJSON(w, r, h.node.History())
 	case "key":
-		h.serveKey(w, r)
+		h.serveKey(w, r, whole)
+	case "metrics":
+		var b bytes.Buffer
+		writeMetrics(&b, h.node.Stats().Metrics())
+		write(w, r, "text/plain; version=0.0.4; charset=utf-8", b.Bytes())
 	default:
 		http.NotFound(w, r)
 	}
 }
 
-// keyspaceRow is a keyspace on the page.
-type keyspaceRow struct {
-	Name string
-	KeyspaceStats
-	policy policy
+func (h *handler) serveStats(w http.ResponseWriter, r *http.Request, whole bool) {
+	show := func(key string) string { return h.node.showKey(r, key) }
+	if !whole {
+		s := h.node.Stats()
+		s.mapKeys(show)
+		serveJSON(w, r, s)
+		return
+	}
+	s := h.node.ClusterStats(r.Context())
+	for _, m := range s.Members {
+		m.mapKeys(show)
+	}
+	for name, ks := range s.Keyspaces {
+		ks.mapKeys(show)
+		s.Keyspaces[name] = ks
+	}
+	serveJSON(w, r, s)
 }
 
-// TTL and the methods below show the effective configuration.
-func (k keyspaceRow) TTL() time.Duration { return k.policy.ttl }
-
-// NearTTL is the lifetime of near copies.
-func (k keyspaceRow) NearTTL() time.Duration { return k.policy.nearTTL }
-
-// MaxLoads is the limit of concurrent loads.
-func (k keyspaceRow) MaxLoads() int { return k.policy.maxLoads }
-
-func (h *handler) servePage(w http.ResponseWriter, r *http.Request) {
-	st := h.node.Stats()
-	rows := make([]keyspaceRow, 0, len(st.Keyspaces))
-	for name, ks := range st.Keyspaces {
-		row := keyspaceRow{Name: name, KeyspaceStats: ks}
-		if k := h.node.keyspace(name); k != nil {
-			row.policy = k.policy
-		}
-		rows = append(rows, row)
-	}
-	slices.SortFunc(rows, func(a, b keyspaceRow) int { return strings.Compare(a.Name, b.Name) })
+// render writes a page.
+func (h *handler) render(w http.ResponseWriter, r *http.Request, name string, data any) {
 	var b bytes.Buffer
-	err := h.page.Execute(&b, map[string]any{
-		"Stats": st, "Keyspaces": rows, "Config": h.node.cfg, "Addr": h.node.Addr(), "Started": time.Since(h.node.started),
-		"Refresh": r.URL.Query().Get("refresh") != "off",
-	})
-	if err != nil {
+	if err := h.page.ExecuteTemplate(&b, name, data); err != nil {
 		http.Error(w, "page: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -140,114 +132,4 @@ func write(w http.ResponseWriter, r *http.Request, contentType string, b []byte)
 		return
 	}
 	_, _ = w.Write(b) // the client may have gone: nobody is left to tell
-}
-
-// KeyView is what a node can tell about one key without asking anybody.
-type KeyView struct {
-	Keyspace string
-	Key      string // quoted as in Go where it is not printable text; shortened for those who may not see keys
-	Owner    string // by this node's ring
-	Here     bool   // this node is the owner
-	Near     *CopyView
-	Shard    *CopyView
-	Flight   bool // a get or load of it is under way in this process
-}
-
-// CopyView is one copy of a key.
-type CopyView struct {
-	Absent  bool
-	Age     time.Duration
-	Left    time.Duration // of its lifetime
-	Version uint64
-	Bytes   int // of the encoded value; of a near copy what it counts of the budget
-}
-
-func (h *handler) serveKey(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
-	ks := h.node.keyspace(q.Get("keyspace"))
-	if ks == nil {
-		http.Error(w, "no such keyspace", http.StatusNotFound)
-		return
-	}
-	key := q.Get("key")
-	if len(key) == 0 || len(key) > transport.MaxKeyBytes {
-		http.Error(w, "key must have 1 to 65535 bytes", http.StatusBadRequest)
-		return
-	}
-	v := ks.view(key)
-	v.Key = h.showKey(r, key)
-	serveJSON(w, r, v)
-}
-
-// showKey returns the key as r may see it.
-func (h *handler) showKey(r *http.Request, key string) string {
-	show := h.node.cfg.ShowKeys
-	if show == nil {
-		show = fromThisHost
-	}
-	if show(r) {
-		if utf8.ValidString(key) {
-			return key
-		}
-		return fmt.Sprintf("%+q", key)
-	}
-	mac := hmac.New(sha256.New, h.node.secret[:])
-	mac.Write([]byte(key))
-	prefix, _, _ := strings.Cut(key, ":")
-	if prefix == key || len(prefix) > 16 || !utf8.ValidString(prefix) {
-		prefix = ""
-	}
-	return prefix + "#" + hex.EncodeToString(mac.Sum(nil)[:4])
-}
-
-// fromThisHost tells whether the request came over loopback and was meant for loopback: the second half keeps a page in
-// the operator's browser from reading it under a name that resolves here.
-func fromThisHost(r *http.Request) bool {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil || !isLoopback(host) {
-		return false
-	}
-	target := r.Host
-	if h, _, err := net.SplitHostPort(target); err == nil {
-		target = h
-	}
-	return isLoopback(strings.Trim(target, "[]"))
-}
-
-// isLoopback tells whether host is a loopback address or the name that always means one.
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
-}
-
-func formatBytes(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, i := float64(n)/unit, 0
-	for f >= unit && i < 3 {
-		f /= unit
-		i++
-	}
-	return fmt.Sprintf("%.1f %ciB", f, "KMGT"[i])
-}
-
-func formatAgo(d time.Duration) string {
-	if d < 0 {
-		return "never"
-	}
-	return d.Round(time.Millisecond).String() + " ago"
-}
-
-// formatCount groups the digits of a counter.
-func formatCount(n any) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "\u202f" + s[i:]
-	}
-	return s
 }

@@ -21,7 +21,7 @@ type Sample struct {
 }
 
 // Gets is the number of keys asked for.
-func (s *Sample) Gets() uint64 {
+func (s Sample) Gets() uint64 {
 	return s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
 }
 

@@ -295,5 +295,8 @@ func (ks *keyspace) view(key string) KeyView {
 			Absent: e.Absent, Age: age(e.LoadedAt, now), Left: time.Duration(ks.shard.FreshUntil(e) - now), Version: e.Version, Bytes: len(e.Bytes),
 		}
 	}
+	if l, ok := ks.shard.Leased(key); ok {
+		v.Lease = &LeaseView{Holder: l.Holder, Age: age(l.Granted, now), Left: time.Duration(l.Expires - now), Waiters: l.Waiters}
+	}
 	return v
 }

@@ -22,7 +22,7 @@ type Latency struct {
 func LatencyBound(i int) time.Duration { return time.Microsecond << i }
 
 // Mean returns the average, 0 where nothing was counted.
-func (l *Latency) Mean() time.Duration {
+func (l Latency) Mean() time.Duration {
 	if l.Count == 0 {
 		return 0
 	}
@@ -30,7 +30,7 @@ func (l *Latency) Mean() time.Duration {
 }
 
 // Quantile returns about how long the share q (0 to 1) of what was counted took at most: within a factor of two. 0 where nothing was.
-func (l *Latency) Quantile(q float64) time.Duration {
+func (l Latency) Quantile(q float64) time.Duration {
 	rank := q * float64(l.Count)
 	below := 0.0
 	for i, n := range l.Buckets {
@@ -48,15 +48,6 @@ func (l *Latency) Quantile(q float64) time.Duration {
 		return from + time.Duration((rank-below)/float64(n)*float64(LatencyBound(i)-from))
 	}
 	return 0
-}
-
-// add adds what another one counted.
-func (l *Latency) add(o *Latency) {
-	l.Count += o.Count
-	l.Sum += o.Sum
-	for i, n := range o.Buckets {
-		l.Buckets[i] += n
-	}
 }
 
 // latency counts into a Latency: two additions a time. The zero value is ready for use. It is safe for concurrent use.

@@ -48,6 +48,7 @@ type Node struct {
 	oddList   news          // the last list that made no sense; guarded by mu
 	differing atomic.Uint64 // answers from peers with another view
 	asking    atomic.Int64  // peeks under way at those who owned keys before
+	telling   atomic.Int64  // statistics that are being made for other members
 	passes    int64         // when passOn looks again; of the goroutine tick only, as the next two
 	doubted   bool          // the last event said so
 	sampleAt  int64         // when tickHistory does something again

@@ -69,6 +69,8 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 	case req.Op == transport.OpUpdate:
 		n.serveUpdate(s, req, rep)
 		return true
+	case req.Op == transport.OpStats:
+		return n.serveStats(s, id, req, rep)
 	case req.Op == transport.OpHold && req.Key == "":
 		n.heldAll(holderOf(s))
 		rep.Status = transport.StatusOK

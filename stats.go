@@ -11,6 +11,7 @@ import (
 // Stats is a snapshot of what a node knows and has counted. It is a copy: changing it changes nothing.
 type Stats struct {
 	Node           string
+	Started        time.Time     // of the node
 	Doubt          bool          // what this node owns lives a Bound at most (docs/protocol.md R7), or another process had its ID first
 	RingView       uint64        // fingerprint of the member list
 	ViewMismatches uint64        // answers from peers with another view
@@ -177,6 +178,7 @@ func (n *Node) Stats() Stats {
 	m := n.members.Load()
 	s := Stats{
 		Node:           n.ID(),
+		Started:        n.started,
 		Doubt:          n.doubtful(),
 		RingView:       m.Ring.Fingerprint(),
 		ViewMismatches: n.differing.Load(),

@@ -20,6 +20,7 @@ const (
 	zstdLib     = "github.com/klauspost/compress/zstd"
 	dnsLib      = "golang.org/x/net/dns/dnsmessage"
 	nettestLib  = "golang.org/x/net/nettest"
+	htmlLib     = "golang.org/x/net/html"
 )
 
 const protoPkg = "proto/nearcache/v1"
@@ -43,7 +44,7 @@ var layout = map[string]room{
 		},
 		external: []string{syncLib, simplelru, xxhashLib},
 		files:    map[string][]string{"codec.go": {protobufLib}},
-		tests:    []string{"peers/peerstest", "internal/testcluster", protoPkg, grpcLib, protobufLib, zstdLib}, // a hostile peer is a client of its own
+		tests:    []string{"peers/peerstest", "internal/testcluster", protoPkg, grpcLib, protobufLib, zstdLib, htmlLib}, // a hostile peer is a client of its own
 	},
 
 	// The rooms: none of these knows another but through what stands here.

@@ -68,6 +68,28 @@ func (s *Shard) withTable(i int, f func(*table)) {
 	f(&s.tables[i])
 }
 
+// Leased describes the lease of a key.
+type Leased struct {
+	Holder           string // as Ask.Holder
+	Granted, Expires int64
+	Waiters          int // queued behind it
+}
+
+// Leased returns what is known of the lease of a key, for onlookers; false: there is none. Its cost grows with the queue.
+func (s *Shard) Leased(key string) (Leased, bool) {
+	tx := s.store.Begin(key)
+	defer tx.End()
+	l := s.tables[tx.Shard()].leases[key]
+	if l == nil {
+		return Leased{}, false
+	}
+	v := Leased{Holder: l.holder, Granted: l.granted, Expires: l.expires}
+	for w := l.first; w != nil; w = w.next {
+		v.Waiters++
+	}
+	return v, true
+}
+
 // add puts a lease without a holder into the table: grant follows under the same lock.
 func (t *table) add(key string) *lease {
 	l := &lease{key: key}

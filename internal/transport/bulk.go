@@ -164,7 +164,7 @@ func serveBulk(srv any, ctx context.Context, dec func(any) error, _ grpc.UnarySe
 		return nil, err
 	}
 	defer t.claims.leave(s)
-	if token := in.Req.Token; token.Incarnation == t.cfg.Self.Incarnation && (in.Req.Op == OpGet || in.Req.Op == OpPeek) {
+	if token := in.Req.Token; token.Incarnation == t.cfg.Self.Incarnation && (in.Req.Op == OpGet || in.Req.Op == OpPeek || in.Req.Op == OpStats) {
 		if rep, ok := t.parcels.take(s.Member, token.Number, t.now()); ok {
 			out.Rep = rep
 			return out, nil

@@ -18,6 +18,7 @@ const (
 	OpRelay                    // pass an Invalidate on to the member that Key names, and answer what it answers
 	OpHandOver                 // without a token: ask for one; with it: the owner gives away a value
 	OpUpdate                   // drop keys, and keep nothing of them for LeaseLife (R13); 0: that is over
+	OpStats                    // tell what the receiver has counted, or with Key what it knows of one key, as JSON
 )
 
 // endsLoad tells that others may wait for what the request says.
