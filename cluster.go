@@ -34,16 +34,25 @@ const maxTop = topKeys
 // cannot be asked are among the silent ones.
 func (n *Node) ClusterStats(ctx context.Context) ClusterStats {
 	told, silent := n.askStats(ctx)
-	s := ClusterStats{Members: make(map[string]Stats, len(told)), Silent: silent, Keyspaces: make(map[string]KeyspaceStats)}
+	s := ClusterStats{Members: make(map[string]Stats, len(told)), Silent: silent}
 	for id, t := range told {
 		s.Members[id] = t.Stats
-		for name, ks := range t.Stats.Keyspaces {
-			sum := s.Keyspaces[name]
+	}
+	s.Keyspaces = SumKeyspaces(s.Members)
+	return s
+}
+
+// SumKeyspaces returns the sums of what members have counted, as ClusterStats.Keyspaces.
+func SumKeyspaces(members map[string]Stats) map[string]KeyspaceStats {
+	sums := make(map[string]KeyspaceStats)
+	for _, m := range members {
+		for name, ks := range m.Keyspaces {
+			sum := sums[name]
 			sum.add(&ks)
-			s.Keyspaces[name] = sum
+			sums[name] = sum
 		}
 	}
-	return s
+	return sums
 }
 
 // told is what one member tells of itself.
