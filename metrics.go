@@ -89,7 +89,7 @@ func memberFamilies() []family {
 		{"nearcache_member_share_ratio", MetricGauge, "", "Share", "Part of the key space that the member owns."},
 		{"nearcache_member_ideal_share_ratio", MetricGauge, "", "Ideal", "Part of the key space that the member would own if shares were as the weights."},
 		{"nearcache_member_lag_seconds", MetricGauge, "", "Lag", "Within this what the member drops is dropped here; negative: not known yet."},
-		{"nearcache_member_copies_dropped_total", MetricCounter, "cause", "gap=Gaps reset=Resets restart=Restarts", "Times that all near copies from the member were dropped: an invalidation was missed, it said so, it was started anew."},
+		{"nearcache_member_copies_dropped_total", MetricCounter, "reason", "gap=Gaps reset=Resets restart=Restarts", "Times that all near copies from the member were dropped: an invalidation was missed, it said so, it was started anew."},
 	}
 }
 

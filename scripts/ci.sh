@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Does what CI does, on any machine with Go, git and, for the race detector, a C compiler. What else it needs it builds
-# with go from pinned modules, so the first run takes minutes and later ones much less. PostgreSQL it installs on Debian
-# when it runs as root; elsewhere NEARCACHE_SKIP_POSTGRES=1 does without.
+# with go from pinned modules, so the first run takes minutes and later ones much less. PostgreSQL and promtool it installs on
+# Debian when it runs as root; elsewhere NEARCACHE_SKIP_POSTGRES=1 and NEARCACHE_SKIP_PROMTOOL=1 do without.
 #
 #   scripts/ci.sh              everything
 #   scripts/ci.sh lint test    only these sections
@@ -150,7 +150,12 @@ section_postgres() { # feed/outbox on a PostgreSQL that the test starts; as root
 	(cd feed/outbox/postgrestest && race_test ./...) || fail "go test in feed/outbox/postgrestest"
 }
 
-section_nested() { # the tests of every other module
+section_nested() { # the tests of every other module; as root, promtool is installed, which tests the alert rules
+	if [ -z "${NEARCACHE_SKIP_PROMTOOL:-}" ] && ! command -v promtool >/dev/null; then
+		[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+			fail "there is no promtool; Debian: apt-get install prometheus. NEARCACHE_SKIP_PROMTOOL=1 goes on without"
+		(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends prometheus) >/dev/null || fail "apt-get install prometheus"
+	fi
 	local m
 	for m in $(nested | grep -vx feed/outbox/postgrestest); do
 		echo "go test in $m"
