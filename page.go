@@ -69,7 +69,7 @@ type card struct {
 	KeyspaceStats
 	Areas                     []area
 	GetsLine, LoadsLine       string
-	GetsHighest, LoadsHighest float64
+	Highest                   float64 // gets or loads a second
 	PerSecond, LoadsPerSecond float64
 	HitRatio                  string // of the last minute
 	TTL, NearTTL              time.Duration
@@ -94,18 +94,18 @@ func (c *card) Reasons() (list []reason) {
 }
 
 // newCard describes a keyspace.
-func newCard(name string, ks KeyspaceStats, p *plot) card {
+func newCard(name string, ks KeyspaceStats, p *plot, since time.Duration) card {
 	c := card{Name: name, KeyspaceStats: ks, Areas: p.areas()}
-	c.GetsLine, c.GetsHighest = p.line(p.gets)
-	c.LoadsLine, c.LoadsHighest = p.line(func(slot int) uint64 { return p[slot][outLoads] })
-	c.PerSecond, c.LoadsPerSecond, c.HitRatio = p.rates()
+	c.Highest = max(p.highest(p.gets), p.highest(p.loads))
+	c.GetsLine, c.LoadsLine = p.line(p.gets, c.Highest), p.line(p.loads, c.Highest)
+	c.PerSecond, c.LoadsPerSecond, c.HitRatio = p.rates(since)
 	return c
 }
 
-// rates are of the last minute.
-func (p *plot) rates() (gets, loads float64, hits string) {
+// rates are of the last minute, or of the time since the node was started.
+func (p *plot) rates(since time.Duration) (gets, loads float64, hits string) {
 	sum, all := p.lately()
-	s := time.Minute.Seconds()
+	s := min(max(since, time.Second), time.Minute).Seconds()
 	return float64(all) / s, float64(sum[outLoads]) / s, formatPercent(sum[outNear]+sum[outOwner], all)
 }
 
@@ -261,7 +261,7 @@ func (o *overview) addKeyspaces(n *Node, all map[string]told) {
 		}
 	}
 	for name, ks := range sums {
-		c := newCard(name, ks, plots[name])
+		c := newCard(name, ks, plots[name], time.Since(o.Stats.Started))
 		if k := n.keyspace(name); k != nil {
 			c.TTL, c.NearTTL, c.MaxLoads = k.policy.ttl, max(k.policy.nearTTL, 0), k.policy.maxLoads*len(all)
 		}
@@ -281,7 +281,7 @@ func (o *overview) addMembers(n *Node, all map[string]told) {
 			for _, q := range t.Plots {
 				p.add(&q)
 			}
-			row.PerSecond, _, row.HitRatio = p.rates()
+			row.PerSecond, _, row.HitRatio = p.rates(time.Since(t.Stats.Started))
 		}
 		o.Members = append(o.Members, row)
 	}
@@ -379,8 +379,10 @@ func formatTook(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "-"
+	case d < time.Microsecond:
+		return "<1µs"
 	case d < time.Millisecond:
-		return d.Round(10 * time.Microsecond / 10).String()
+		return d.Round(time.Microsecond).String()
 	case d < 10*time.Millisecond:
 		return d.Round(100 * time.Microsecond).String()
 	case d < time.Second:

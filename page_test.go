@@ -358,7 +358,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 func TestPlots(t *testing.T) {
 	now := time.Unix(1000, 0)
 	empty := plotOf(nil, now)
-	if got, highest := empty.line(empty.gets); got != "" || highest != 0 || len(empty.areas()) != 0 {
+	if got, highest := empty.line(empty.gets, 0), empty.highest(empty.gets); got != "" || highest != 0 || len(empty.areas()) != 0 {
 		t.Errorf("of nothing: got %q up to %v", got, highest)
 	}
 	p := plotOf([]Sample{
@@ -384,17 +384,23 @@ func TestPlots(t *testing.T) {
 	if want := []string{"near", "owner", "origin", "absent", "failed"}; !slices.Equal(classes, want) {
 		t.Errorf("got %q, want %q", classes, want)
 	}
-	if _, highest := p.line(p.gets); highest != 10 { // 50 in 5 s
+	if highest := p.highest(p.gets); highest != 10 { // 50 in 5 s
 		t.Errorf("got at most %v a second, want 10", highest)
 	}
-	if gets, loads, hits := p.rates(); gets != 37./60 || loads != 3./60 || hits != "86.5 %" {
+	if got := p.line(p.gets, 10); strings.Count(got, "L") != plotSlots-2 || !strings.Contains(got, " 1L") {
+		t.Errorf("got the line %q, want one that reaches the top", got)
+	}
+	if gets, _, _ := p.rates(10 * time.Second); gets != 3.7 {
+		t.Errorf("got %v a second since the start 10 s ago, want 3.7", gets)
+	}
+	if gets, loads, hits := p.rates(time.Hour); gets != 37./60 || loads != 3./60 || hits != "86.5 %" {
 		t.Errorf("got %v, %v and %q", gets, loads, hits)
 	}
 }
 
 func TestFormatTook(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "-", -1: "-", 187_432: "187µs", 5_700_123: "5.7ms", 23 * time.Millisecond: "23ms", 1530 * time.Millisecond: "1.5s",
+		0: "-", -1: "-", 300: "<1µs", 187_432: "187µs", 5_700_123: "5.7ms", 23 * time.Millisecond: "23ms", 1530 * time.Millisecond: "1.5s",
 		35 * time.Second: "35s", 3 * time.Minute: "3m", 200 * time.Second: "3m20s", 26*time.Hour + 5*time.Minute: "26h05m", 73 * time.Hour: "3d1h",
 	} {
 		if got := formatTook(d); got != want {

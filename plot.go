@@ -113,21 +113,29 @@ func (p *plot) areas() []area {
 	return all
 }
 
-// line draws a rate, and returns its highest value a second. The last slot is not full yet: it is left out.
-func (p *plot) line(rate func(slot int) uint64) (path string, highest float64) {
+// highest is the highest value a second of a rate. The last slot is not full yet: it is left out.
+func (p *plot) highest(rate func(slot int) uint64) (highest float64) {
 	for slot := range plotSlots - 1 {
 		highest = max(highest, float64(rate(slot))/slotTime.Seconds())
 	}
+	return highest
+}
+
+// line draws a rate in a picture that is as high as highest.
+func (p *plot) line(rate func(slot int) uint64, highest float64) string {
 	if highest == 0 {
-		return "", 0
+		return ""
 	}
 	var b strings.Builder
 	for slot := range plotSlots - 1 {
 		y := 1 + (plotHeight-2)*(1-float64(rate(slot))/slotTime.Seconds()/highest)
 		fmt.Fprintf(&b, "%c%.4g %.4g", "ML"[min(slot, 1)], (float64(slot)+0.5)*plotWidth/plotSlots, y)
 	}
-	return b.String(), highest
+	return b.String()
 }
+
+// loads is how many loads there were in a slot.
+func (p *plot) loads(slot int) uint64 { return p[slot][outLoads] }
 
 // ringSlices is how many places of the ring are looked at for a picture of it.
 const ringSlices = 256

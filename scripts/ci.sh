@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Does what CI does, on any machine with Go, git and, for the race detector, a C compiler. What else it needs it builds
-# with go from pinned modules, so the first run takes minutes and later ones much less. PostgreSQL and promtool it installs on
-# Debian when it runs as root; elsewhere NEARCACHE_SKIP_POSTGRES=1 and NEARCACHE_SKIP_PROMTOOL=1 do without.
+# with go from pinned modules, so the first run takes minutes and later ones much less. PostgreSQL, promtool and Chromium it
+# installs on Debian when it runs as root; elsewhere NEARCACHE_SKIP_POSTGRES=1, NEARCACHE_SKIP_PROMTOOL=1 and
+# NEARCACHE_SKIP_BROWSER=1 do without.
 #
 #   scripts/ci.sh              everything
 #   scripts/ci.sh lint test    only these sections
@@ -13,7 +14,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-sections=(tools tidy build arch generated lint test sim repeat fuzz 32bit postgres nested catalog compat)
+sections=(tools tidy build arch generated lint test sim repeat fuzz 32bit postgres nested browser catalog compat)
 
 # modules prints the directory of every module of the repository but the pinned tools.
 modules() { git ls-files -co --exclude-standard -- 'go.mod' '*/go.mod' | grep -v '^tools/' | xargs -rn1 dirname | sort; }
@@ -161,6 +162,16 @@ section_nested() { # the tests of every other module; as root, promtool is insta
 		echo "go test in $m"
 		(cd "$m" && race_test ./...) || fail "go test in $m"
 	done
+}
+
+section_browser() { # the statistics page in a headless Chromium, which is installed on Debian as root
+	[ -z "${NEARCACHE_SKIP_BROWSER:-}" ] || { echo "skipped"; return; }
+	if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null && ! command -v google-chrome >/dev/null; then
+		[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
+			fail "there is no Chromium; Debian: apt-get install chromium. NEARCACHE_SKIP_BROWSER=1 goes on without"
+		(apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends chromium) >/dev/null || fail "apt-get install chromium"
+	fi
+	go test -count=1 -timeout 3m -run TestInABrowser ./page || fail "the page is not what it should be in a browser"
 }
 
 section_catalog() { # the README's first command: a cluster of three processes that judges itself

@@ -84,6 +84,7 @@ var layout = map[string]room{
 	"internal/archtest":           {},
 
 	"cmd/nearcache-top": {project: []string{"."}, tests: []string{"peers"}},
+	"page":              {tests: []string{".", "internal/testcluster"}},
 
 	protoPkg: {external: []string{grpcLib, protobufLib}},
 }
