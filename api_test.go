@@ -51,10 +51,10 @@ func TestConfigProblems(t *testing.T) {
 			"Audit.Invalidations must be between 0 and 100", "Audit.Values must be between 0 and 100",
 		}},
 		"audit of a replica": {config{Load: load, OriginLag: 1, Audit: nearcache.AuditConfig{Values: 1}}, []string{"Audit.Values with OriginLag needs VersionOf"}},
-		"eviction":       {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
-		"ack":            {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
-		"hot":            {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},
-		"pinned":         {config{Load: load, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot"}},
+		"eviction":           {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
+		"ack":                {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
+		"hot":                {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},
+		"pinned":             {config{Load: load, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := nearcache.New(nil, "ks", tt.cfg)
