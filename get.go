@@ -496,20 +496,20 @@ func (x *fetch[V]) succeed() {
 	x.ctx = x.f.Context(x.ctx)
 }
 
-// outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). Its age counts
-// back from when the answer was given: not before the request arrived and had waited. When the answer came says nothing, it may have been under way
-// for long.
+// outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). Its age
+// when it was asked for counts, back from then: when the answer came says nothing, it may have been under way for long, and a load that began while the
+// request waited is newer than whatever was invalidated before.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	if !c.own.Active(a.sent) && !c.ownTags.Active(a.sent) {
 		return false
 	}
-	given := a.sent + int64(rep.Waited)
+	since, age := a.sent, max(rep.Age-rep.Waited, 0)
 	if rep.Waited == 0 && rep.Flags&transport.ReplyLoaded != 0 {
-		given = c.clock.Exact() // a member of an earlier version does not say how long: nobody is to load for that again
+		since = c.clock.Exact() // a member of an earlier version does not say how long: nobody is to load for that again
 	}
-	loaded := given - int64(rep.Age)
+	loaded := since - int64(age)
 	if a.target != a.m.Self {
-		loaded = invalidation.LoadedBy(given, rep.Age)
+		loaded = invalidation.LoadedBy(since, age)
 	}
 	return c.own.Old(key, loaded, a.sent) || c.ownTags.Old(rep.Tags, rep.Flags&transport.ReplyTagged != 0, loaded, a.sent)
 }

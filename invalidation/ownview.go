@@ -104,7 +104,7 @@ func (o *OwnView) Tick(now int64) {
 	}
 }
 
-// LoadedBy returns by when at the latest the load of a value had begun whose age a member measured, counted back from given. Its clock may run
+// LoadedBy returns by when at the latest the load of a value had begun whose age a member measured, counted back from since. Its clock may run
 // up to 1 % slower than this one's: a value that is a little older than its age says must not pass for one that is newer than an
 // invalidation of a moment ago. (The simulation found it.)
-func LoadedBy(given int64, age time.Duration) int64 { return given - int64(age+age/64) }
+func LoadedBy(since int64, age time.Duration) int64 { return since - int64(age+age/64) }

@@ -346,13 +346,13 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 	if !n.w.cfg.Rules.OwnView {
 		return false
 	}
-	given := a.sent + rep.waited
+	since, age := a.sent, max(rep.age-rep.waited, 0)
 	if rep.waited > 0 && !n.w.cfg.Rules.Waited {
-		given = n.exact()
+		since, age = n.exact(), rep.age
 	}
-	loaded := given - rep.age
+	loaded := since - age
 	if a.target != a.m.Self {
-		loaded = invalidation.LoadedBy(given, time.Duration(rep.age))
+		loaded = invalidation.LoadedBy(since, time.Duration(age))
 	}
 	return n.own.Old(key, loaded, a.sent) || n.ownSets.old(key, rep.version, a.sent)
 }
