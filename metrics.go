@@ -22,7 +22,7 @@ const (
 )
 
 // Metric is one number of the statistics, or one histogram, with a name and labels as Prometheus wants them. Labels come from bounded sets
-// only (keyspaces, members, feeds, results, reasons, tiers): never from keys.
+// only (keyspaces, members, feeds, results, reasons, tiers), never from keys, and are ordered by their names.
 type Metric struct {
 	Name    string // with its unit: nearcache_keyspace_gets_total
 	Help    string
@@ -94,7 +94,7 @@ func memberFamilies() []family {
 }
 
 func keyspaceFamilies() []family {
-	return slices.Concat(trafficFamilies(), reasonFamilies(), []family{
+	return slices.Concat(trafficFamilies(), reasonFamilies(), auditFamilies(), []family{
 		{"nearcache_entries", MetricGauge, "tier", "near=NearEntries shard=ShardEntries", "Near copies, and entries owned."},
 		{"nearcache_bytes", MetricGauge, "tier", "near=NearBytes shard=ShardBytes", "What they count."},
 		{"nearcache_max_bytes", MetricGauge, "tier", "near=NearMaxBytes shard=ShardMaxBytes", "The budgets."},
@@ -141,6 +141,15 @@ func reasonFamilies() []family {
 	}
 }
 
+func auditFamilies() []family {
+	return []family{
+		{"nearcache_audited_total", MetricCounter, "of", "invalidation=Audit.Invalidations value=Audit.Values", "Invalidations that the audit followed up, and values that it compared with the origin."},
+		{"nearcache_audit_unknown_total", MetricCounter, "of", "invalidation=Audit.Unanswered value=Audit.Uncompared", "Questions of the audit that a member did not answer, and values that could not be compared."},
+		{"nearcache_audit_old_total", MetricCounter, "age", "ten_bounds=Audit.Old hundred_bounds=Audit.OldTenBounds more=Audit.OldHundred", "Values from before an invalidation that a member still had after it had returned, by how long after: up to ten Bounds, up to a hundred, more."},
+		{"nearcache_audit_drifted_total", MetricCounter, "", "Audit.Drifted", "Values older than what the origin had a Bound before: a change that was not announced, or came too late."},
+	}
+}
+
 func feedFamilies() []family {
 	return []family{
 		{"nearcache_feed_batches_total", MetricCounter, "", "Batches", "Batches, empty ones included."},
@@ -173,7 +182,12 @@ func appendFamilies[T any](ms []Metric, families []family, label string, names [
 				} else {
 					m.Labels = append(m.Labels, MetricLabel{f.label, value})
 				}
-				m.set(v.FieldByName(field).Interface())
+				slices.SortFunc(m.Labels, func(a, b MetricLabel) int { return strings.Compare(a.Name, b.Name) })
+				at := v
+				for name := range strings.SplitSeq(field, ".") {
+					at = at.FieldByName(name)
+				}
+				m.set(at.Interface())
 				ms = append(ms, m)
 			}
 		}
