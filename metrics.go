@@ -24,7 +24,7 @@ const (
 // Metric is one number of the statistics, or one histogram, with a name and labels as Prometheus wants them. Labels come from bounded sets
 // only (keyspaces, members, feeds, results, reasons, tiers), never from keys, and are ordered by their names.
 type Metric struct {
-	Name    string // with its unit: nearcache_keyspace_gets_total
+	Name    string // with its unit: nearcache_member_lag_seconds
 	Help    string
 	Kind    MetricKind
 	Labels  []MetricLabel
