@@ -27,9 +27,6 @@ const askTimeout = 500 * time.Millisecond
 // maxTelling bounds the statistics that are being made for other members at once.
 const maxTelling = 8
 
-// maxTop is how many keys a KeyspaceStats of a cluster has.
-const maxTop = topKeys
-
 // ClusterStats asks all other members for their Stats, and waits for them for half a second, or until ctx ends. Members of releases that
 // cannot be asked are among the silent ones.
 func (n *Node) ClusterStats(ctx context.Context) ClusterStats {
@@ -233,7 +230,7 @@ func mergeTop(a, b []KeyStats) []KeyStats {
 	slices.SortFunc(all, func(a, b KeyStats) int {
 		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Key, b.Key))
 	})
-	return all[:min(len(all), maxTop)]
+	return all[:min(len(all), topKeys)]
 }
 
 // plus adds what another member counted of the same key.

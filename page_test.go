@@ -145,8 +145,8 @@ func TestSumsOfMembers(t *testing.T) {
 	for i := range 200 {
 		sum.add(&KeyspaceStats{Top: []KeyStats{{Key: fmt.Sprint(i), Rate: float64(i)}}})
 	}
-	if len(sum.Top) != maxTop || sum.Top[0].Key != "199" {
-		t.Errorf("got %d keys, the first %s, want %d and the most read one", len(sum.Top), sum.Top[0].Key, maxTop)
+	if len(sum.Top) != topKeys || sum.Top[0].Key != "199" {
+		t.Errorf("got %d keys, the first %s, want %d and the most read one", len(sum.Top), sum.Top[0].Key, topKeys)
 	}
 }
 
