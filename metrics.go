@@ -225,16 +225,16 @@ func (m *Metric) set(v any) {
 
 // writeMetrics writes the text format of Prometheus, version 0.0.4.
 func writeMetrics(b *bytes.Buffer, ms []Metric) {
+	w := metricsWriter{b, strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)}
 	last := ""
 	for i := range ms {
 		m := &ms[i]
 		if m.Name != last {
 			last = m.Name
-			help := strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(m.Help)
-			fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", m.Name, help, m.Name, m.Kind)
+			fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", m.Name, m.Help, m.Name, m.Kind)
 		}
 		if m.Latency == nil {
-			writeSample(b, m.Name, m.Labels, "", m.Value)
+			w.sample(m.Name, m.Labels, "", m.Value)
 			continue
 		}
 		sum := uint64(0)
@@ -244,27 +244,40 @@ func writeMetrics(b *bytes.Buffer, ms []Metric) {
 			if i < LatencyBuckets-1 {
 				bound = formatFloat(LatencyBound(i).Seconds())
 			}
-			writeSample(b, m.Name+"_bucket", m.Labels, bound, float64(sum))
+			w.sample(m.Name+"_bucket", m.Labels, bound, float64(sum))
 		}
-		writeSample(b, m.Name+"_sum", m.Labels, "", m.Latency.Sum.Seconds())
-		writeSample(b, m.Name+"_count", m.Labels, "", float64(m.Latency.Count))
+		w.sample(m.Name+"_sum", m.Labels, "", m.Latency.Sum.Seconds())
+		w.sample(m.Name+"_count", m.Labels, "", float64(m.Latency.Count))
 	}
 }
 
-// writeSample writes one line. bound is the label le of a bucket.
-func writeSample(b *bytes.Buffer, name string, labels []MetricLabel, bound string, v float64) {
+type metricsWriter struct {
+	b      *bytes.Buffer
+	escape *strings.Replacer // of labels' values
+}
+
+// sample writes one line. bound is the label le of a bucket.
+func (w *metricsWriter) sample(name string, labels []MetricLabel, bound string, v float64) {
+	w.b.WriteString(name)
+	sep := byte('{')
+	for _, l := range labels {
+		w.b.WriteByte(sep)
+		w.label(l.Name, strings.ToValidUTF8(l.Value, "\ufffd"))
+		sep = ','
+	}
 	if bound != "" {
-		labels = append(slices.Clip(labels), MetricLabel{"le", bound})
+		w.b.WriteByte(sep)
+		w.label("le", bound)
+		sep = ','
 	}
-	b.WriteString(name)
-	for i, l := range labels {
-		value := strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(strings.ToValidUTF8(l.Value, "\ufffd"))
-		fmt.Fprintf(b, `%c%s="%s"`, "{,"[min(i, 1)], l.Name, value)
+	if sep == ',' {
+		w.b.WriteByte('}')
 	}
-	if len(labels) > 0 {
-		b.WriteByte('}')
-	}
-	b.WriteString(" " + formatFloat(v) + "\n")
+	w.b.WriteString(" " + formatFloat(v) + "\n")
+}
+
+func (w *metricsWriter) label(name, value string) {
+	w.b.WriteString(name + `="` + w.escape.Replace(value) + `"`)
 }
 
 func formatFloat(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
