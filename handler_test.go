@@ -250,6 +250,59 @@ func TestScopeOfTheCluster(t *testing.T) {
 	})
 }
 
+// Keys come from other members as they are, whatever bytes they have: one that several members tell of is one in the sum.
+func TestKeysOfTheCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		caches := open(t, c, "ks", nearcache.Config[string]{NearTTL: time.Minute, Load: func(context.Context, string) (string, error) { return "v", nil }})
+		const key = "a\xff\n\""
+		for _, cache := range caches {
+			for range 1000 {
+				if _, err := cache.Get(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		time.Sleep(3 * time.Second)
+		s := c.Nodes[0].ClusterStats(t.Context())
+		var rates float64
+		for id, m := range s.Members {
+			top := m.Keyspaces["ks"].Top
+			if len(top) != 1 || top[0].Key != key {
+				t.Fatalf("%s: got %+v, want the key as it is", id, top)
+			}
+			rates += top[0].Rate
+		}
+		top := s.Keyspaces["ks"].Top
+		if len(top) != 1 || top[0].Key != key || top[0].Rate <= 0.9*rates || top[0].Rate > rates {
+			t.Errorf("got the sum %+v, want one key, and nearly the sum of the rates, %v", top, rates)
+		}
+	})
+}
+
+// A member that says nothing at all is waited for for half a second.
+func TestASilentMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3, testcluster.PeerTimeout(10*time.Second))
+		c.Network.Isolate(testcluster.Host(1))
+		start := time.Now()
+		s := c.Nodes[0].ClusterStats(t.Context())
+		if took := time.Since(start); took != 500*time.Millisecond {
+			t.Errorf("it took %v, want half a second", took)
+		}
+		if len(s.Members) != 2 || s.Silent["n1"] != "no answer in time" {
+			t.Errorf("got %d members, silent %v, want n1 to be silent", len(s.Members), s.Silent)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		if c.Nodes[0].ClusterStats(ctx); time.Since(start) != 100*time.Millisecond {
+			t.Errorf("it took %v, want what the context allows", time.Since(start))
+		}
+		c.Network.HealAll()
+	})
+}
+
 // A key that is being loaded shows its lease, and who waits.
 func TestTheLeaseOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
