@@ -59,7 +59,7 @@ func New(cfg Config, now int64) *Keys {
 	k := &Keys{perSecond: math.MaxUint32, ends: now + Window, hot: make(map[string]*hotKey)}
 	k.table.seed = maphash.MakeSeed()
 	if cfg.PerSecond > 0 {
-		k.perSecond = uint32(min(cfg.PerSecond, math.MaxUint32-1))
+		k.perSecond = uint32(min(cfg.PerSecond, math.MaxInt32))
 	}
 	for _, key := range cfg.Pin {
 		k.hot[key] = &hotKey{since: now, pinned: true}
