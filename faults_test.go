@@ -252,18 +252,24 @@ func TestPartitionsByChance(t *testing.T) {
 		nodes  int
 		seed   uint64
 		bursts int
+		near   time.Duration
 	}
 	var schedules []schedule
-	for seed := range uint64(5) {
-		schedules = append(schedules, schedule{3, seed, 15}, schedule{5, seed, 15})
+	for seed := range uint64(4) {
+		near := time.Minute
+		if seed%2 == 1 {
+			near = time.Second
+		}
+		schedules = append(schedules, schedule{3, seed, 15, near}, schedule{5, seed, 15, near})
 	}
-	schedules = append(schedules, schedule{10, 0, 15})
+	schedules = append(schedules, schedule{10, 0, 8, time.Minute}, schedule{10, 1, 8, time.Second})
 	if raceEnabled || testing.Short() {
-		schedules = []schedule{{3, 1, 15}, {5, 2, 5}}
+		schedules = []schedule{{3, 1, 15, time.Minute}, {5, 2, 8, time.Second}}
 	}
 	for _, sc := range schedules {
-		t.Run(fmt.Sprintf("%d nodes, seed %d", sc.nodes, sc.seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.seed, sc.bursts, nil) })
+		t.Run(fmt.Sprintf("%d nodes, near copies of %v, seed %d", sc.nodes, sc.near, sc.seed), func(t *testing.T) {
+			cfg := nearcache.Config[string]{NearTTL: sc.near, TTL: time.Hour}
+			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.seed, sc.bursts, cfg) })
 		})
 	}
 }
@@ -272,22 +278,23 @@ func TestPartitionsByChance(t *testing.T) {
 func TestTagsInPartitionsByChance(t *testing.T) {
 	bursts := 15
 	if raceEnabled || testing.Short() {
-		bursts = 5
+		bursts = 10
 	}
 	for seed, nodes := range []int{3, 3, 3, 5} {
 		t.Run(fmt.Sprintf("%d nodes, seed %d", nodes, seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				storms(t, nodes, uint64(seed), bursts, func(key, _ string) []string { return []string{"row:" + key} })
+				tagsOf := func(key, _ string) []string { return []string{"row:" + key} }
+				storms(t, nodes, uint64(seed), bursts, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour, TagsOf: tagsOf})
 			})
 		})
 	}
 }
 
 // storms lets faults come over a cluster for minutes: bursts of load, and quiet between them in which a fault stays.
-func storms(t *testing.T, nodes int, seed uint64, bursts int, tagsOf func(key, v string) []string) {
+func storms(t *testing.T, nodes int, seed uint64, bursts int, cfg nearcache.Config[string]) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var loads atomic.Uint64
-	s := newStorm(t, nodes, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour, TagsOf: tagsOf}, func() time.Duration {
+	s := newStorm(t, nodes, cfg, func() time.Duration {
 		if loads.Add(1)%50 == 0 {
 			return 5 * time.Second
 		}
@@ -358,7 +365,7 @@ func (s *storm) judge(took time.Duration) {
 	if v.slowest > hang {
 		s.t.Errorf("a read took %v", v.slowest)
 	}
-	if v.reads < 1000 || v.acked < 100 || v.partial < 10 {
+	if v.reads < 10_000 || v.acked < 100 || v.partial < 10 {
 		s.t.Errorf("%d reads, %d and %d invalidations: nothing happened", v.reads, v.acked, v.partial)
 	}
 }
