@@ -45,7 +45,7 @@ func TestConfigProblems(t *testing.T) {
 		"large values":   {config{Load: load, MaxValueBytes: 1 << 30}, []string{"MaxValueBytes"}},
 		"errors":         {config{Load: load, Errors: map[string]error{"": nil}}, []string{"Errors", "Errors"}},
 		"refresh ahead":  {config{Load: load, RefreshAhead: 1}, []string{"RefreshAhead is not available yet"}},
-		"stale on error": {config{Load: load, StaleOnError: 1}, []string{"StaleOnError is not available yet"}},
+		"stale on error": {config{Load: load, StaleOnError: -1}, []string{"StaleOnError must not be negative"}},
 		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
 		"audit": {config{Load: load, Audit: nearcache.AuditConfig{Invalidations: -1, Values: 101}}, []string{
 			"Audit.Invalidations must be between 0 and 100", "Audit.Values must be between 0 and 100",

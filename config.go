@@ -193,7 +193,10 @@ type Config[V any] struct {
 	NotFoundTTL time.Duration
 	// RefreshAhead is not available yet.
 	RefreshAhead time.Duration
-	// StaleOnError is not available yet.
+	// StaleOnError is how long a value is kept beyond its lifetime, and a near copy beyond its own, to be served when the load that
+	// replaces it fails or is shed, or takes longer than LoadQueueTimeout: marked stale, in place of an error. The load goes on, and after a
+	// failed one the next begins a second later. What was invalidated is not served; nor is what may have been, but while no majority of
+	// the members is heard. Kept values count in the same budgets. 0: none are kept.
 	StaleOnError time.Duration
 	// MaxBytes is this keyspace's part of the node's MaxBytes, which the parts must not exceed together. 0: an equal share of what the
 	// others leave.
@@ -210,7 +213,8 @@ type Config[V any] struct {
 	LoadTimeout time.Duration
 	// MaxLoads bounds the concurrent loads on this node. 0 means 64; negative: unbounded.
 	MaxLoads int
-	// LoadQueueTimeout is how long a load may wait for a slot before it is shed. 0 means 100 ms; negative: shed at once.
+	// LoadQueueTimeout is how long a load may wait for a slot before it is shed, and how long a caller waits for a load when there is a stale
+	// copy (StaleOnError). 0 means 100 ms; negative: shed at once.
 	LoadQueueTimeout time.Duration
 	// OriginLag is how far behind the store may be that Load reads, a replica of the database say. 0: not at all. What was loaded less than it
 	// after an invalidation of the key may be what was invalidated: it lives until OriginLag after that invalidation only, so that the bound
@@ -349,13 +353,12 @@ func (c Config[V]) effective() (Config[V], error) {
 // notYet adds a problem for everything that belongs to a later version.
 func (c Config[V]) notYet(p *problems) {
 	p.require(c.RefreshAhead >= 0, "RefreshAhead must not be negative")
-	p.require(c.StaleOnError >= 0, "StaleOnError must not be negative")
+	p.duration("StaleOnError", &c.StaleOnError, 0, false)
 	p.require(c.OriginLag >= 0, "OriginLag must not be negative")
 	p.require(c.Audit.Invalidations >= 0 && c.Audit.Invalidations <= maxAuditRate, "Audit.Invalidations must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values >= 0 && c.Audit.Values <= maxAuditRate, "Audit.Values must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values == 0 || c.OriginLag == 0 || c.VersionOf != nil, "Audit.Values with OriginLag needs VersionOf")
 	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
-	p.require(c.StaleOnError <= 0, "StaleOnError is not available yet")
 	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
 	p.require(c.Hot.PerSecond == 0 && c.Hot.Spread == 0 && len(c.Hot.Pin) == 0, "Hot is not available yet")
 }

@@ -26,6 +26,9 @@ type loaded[V any] struct {
 // load runs the loader with a lease and gives the value to the member that gave the lease (step 4).
 func (x *fetch[V]) load() {
 	x.hold()
+	if x.relieve() {
+		defer x.abortable()()
+	}
 	l, err := x.c.callLoader(x.ctx, x.f.Key)
 	x.deliver(&l, err)
 }
@@ -37,6 +40,9 @@ func (x *fetch[V]) deliver(l *loaded[V], err error) {
 	if err != nil {
 		kind := c.failureKind(x.ctx, err)
 		x.release(c.toWire(kind, err))
+		if x.askAgain() {
+			return
+		}
 		x.f.Finish(result[V]{info: Info{Tier: TierOrigin, Member: c.node.ID()}}, c.loadFailed(x.f.Key, kind, err))
 		return
 	}
@@ -77,7 +83,7 @@ func (c *Cache[V]) fillRequest(key string, token transport.Token, l *loaded[V]) 
 	req := &transport.Request{
 		Op: transport.OpFill, Keyspace: c.name, Key: key, Token: token,
 		Near: c.policy.near(), Version: l.version, TTL: max(l.ttl, 0),
-		Age: time.Duration(c.clock.Exact() - l.start), Tags: l.tags,
+		Age: time.Duration(c.clock.Exact() - l.start), Tags: l.tags, StaleFor: c.policy.stale,
 	}
 	if l.tagged {
 		req.Flags |= transport.FlagTagged
@@ -158,6 +164,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (x *fetch[V]) loadAlone() {
 	c := x.c
 	x.becomeUntold()
+	if x.relieve() {
+		defer x.abortable()()
+	}
 	l, err := c.callLoader(x.ctx, x.f.Key)
 	if err != nil {
 		kind := c.failureKind(x.ctx, err)

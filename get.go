@@ -2,7 +2,6 @@ package nearcache
 
 import (
 	"context"
-	"math"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -28,6 +27,7 @@ type asked struct {
 	sent   int64
 	tagPos int64 // of the near copies' tags before the request left
 	fetch  invalidation.Fetch
+	spare  *transport.Reply // the lease that was the answer, if a stale copy came with it
 }
 
 // ask makes the placeholder of a request to target.
@@ -63,7 +63,7 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 	} else {
 		c.count.shared.Add(1)
 	}
-	res, err := f.Wait(ctx)
+	res, err := c.wait(ctx, f)
 	c.countResult(key, res.info, err, began)
 	return res, err
 }
@@ -103,6 +103,8 @@ func (ks *keyspace) countResult(key string, info Info, err error, began int64) {
 		c.stale.Add(1)
 	}
 	switch {
+	case err == nil && info.Tier == TierNear:
+		c.nearHits.Add(1)
 	case err == nil && info.Tier == TierOwner:
 		c.ownerHits.Add(1)
 		if ks.audit.values.due(ks.node.clock.Now()) {
@@ -200,7 +202,7 @@ func (ks *keyspace) getRequest(req *transport.Request, key string, flags uint32)
 	req.Budget = p.longestLoad()
 	req.LeaseLife = p.leaseLife()
 	if d := p.near(); d > 0 {
-		req.Near = d
+		req.Near, req.StaleFor = d, p.stale
 		req.Flags |= transport.FlagNear
 	}
 }
@@ -224,6 +226,8 @@ type fetch[V any] struct {
 	at    int    // place in list
 	flags uint32 // of the next Get
 	moves int    // times that the ring changed under it
+
+	relieved bool // its callers have a stale copy, or will have one in time
 }
 
 // resume goes on with a flight on a goroutine of its own.
@@ -249,8 +253,7 @@ const (
 
 // run asks one member after the other until the flight is finished (steps 3 to 5).
 func (x *fetch[V]) run() {
-	stop := context.AfterFunc(x.c.keyspace.ctx, x.f.Abort)
-	defer stop()
+	defer x.abortable()()
 	defer x.stopUntold()
 	switch {
 	case x.call != nil:
@@ -288,6 +291,11 @@ func (x *fetch[V]) run() {
 			x.request(target)
 		}
 	}
+}
+
+// abortable lets the flight end with its keyspace until stop is called.
+func (x *fetch[V]) abortable() (stop func() bool) {
+	return context.AfterFunc(x.c.keyspace.ctx, x.f.Abort)
 }
 
 // request asks one member and judges its answer.
@@ -452,7 +460,11 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 	case transport.StatusStale:
 		return c.serveStale(f, a, rep)
 	case transport.StatusLease:
-		if rep.HasValue {
+		switch {
+		case rep.Flags&transport.ReplyLapsed != 0:
+			spare := *rep
+			a.spare = &spare
+		case rep.HasValue:
 			c.serveStale(f, a, rep) // what cannot be read is loaded anyway
 		}
 		return granted
@@ -474,26 +486,6 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 		return elsewhere
 	}
 	return settled
-}
-
-// serveStale finishes a flight with a stale copy, whose successor this or another member loads (R17). Nobody keeps it.
-func (c *Cache[V]) serveStale(f *flight[V], a *asked, rep *transport.Reply) verdict {
-	v, err := c.read(f, rep.Value)
-	if err != nil {
-		c.count.undecodable.Add(1)
-		return unreadable
-	}
-	info := Info{Tier: TierOwner, Age: max(rep.Age, 0), Stale: true, Version: rep.Version, Member: a.member()}
-	f.Finish(result[V]{value: v, info: info}, nil)
-	return settled
-}
-
-// succeed puts a flight of its own in the place of one that is over, because its callers have a stale copy: the load goes on without them.
-func (x *fetch[V]) succeed() {
-	now := x.c.clock.Now()
-	x.f, _ = x.c.refreshes.Join(x.f.Key, now, math.MaxInt64)
-	x.f.State.current.Store(x.a)
-	x.ctx = x.f.Context(x.ctx)
 }
 
 // outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). Its age
@@ -568,6 +560,12 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 	it.Member = a.member()
 	it.Source, it.Gen, it.Seq, it.Mark = a.source, a.fetch.Gen, rep.Seq, it.Mark.At(a.tagPos)
 	it.Free = a.sent + int64(c.node.bound)
+	switch {
+	case rep.Flags&transport.ReplyLasting != 0 && !it.Absent && a.target == a.m.Ring.Owner(c.hashOf(f.Key)):
+		it.Stale = int64(c.policy.stale)
+	case a.target == a.m.Self:
+		it.Inherits = true
+	}
 	c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
 		still := !f.IsSplit() && !c.closed.Load() && c.node.members.Load() == a.m
 		if still {

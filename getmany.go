@@ -69,7 +69,7 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 	}
 	for _, f := range b.wait {
 		key := f.Key
-		res, err := f.Wait(ctx)
+		res, err := c.wait(ctx, f)
 		b.in.leave(need{c.keyspace, key})
 		c.countResult(key, res.info, err, began)
 		switch {
@@ -205,6 +205,7 @@ func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 			x.succeed()
 		} else {
 			x.ctx = x.f.Context(ctx)
+			x.relieve()
 		}
 	}
 	load := c.loadEach

@@ -165,6 +165,7 @@ func (h *handOver) call(ks *keyspace, key string, v *shard.Value, p permit) *tra
 	c.Request = transport.Request{
 		Op: transport.OpHandOver, Keyspace: ks.name, Key: key, Token: p.token, Version: v.Version, Budget: h.n.cfg.PeerTimeout,
 		Age: time.Duration(p.at - v.LoadedAt), TTL: time.Duration(ks.shard.FreshUntil(v) - p.at),
+		StaleFor: time.Duration(v.Hard - v.Soft),
 	}
 	if tags, known := v.Mark.Tags(); known && len(tags) == 0 {
 		c.Request.Flags |= transport.FlagTagged // else any invalidation of a tag ends it there
@@ -229,7 +230,7 @@ func (ks *keyspace) takeOver(s *transport.Session, req *transport.Request, rep *
 	end := at + int64(req.TTL)
 	v := shard.Value{
 		Absent: req.Flags&transport.FlagAbsent != 0, Version: req.Version,
-		LoadedAt: at - int64(req.Age), Vouched: at, Soft: end, Hard: end,
+		LoadedAt: at - int64(req.Age), Vouched: at, Soft: end, Hard: end + int64(staleFor(req)),
 	}
 	if req.Flags&transport.FlagTagged != 0 {
 		v.Mark = tag.Of(nil)

@@ -63,7 +63,7 @@ func (ks *keyspace) mutable(ctx context.Context) (context.Context, context.Cance
 
 // staleFor is how long a copy may live that missed an invalidation.
 func (ks *keyspace) staleFor() time.Duration {
-	return max(ks.policy.ttl, time.Duration(ks.longest.Load()))
+	return max(ks.policy.ttl, time.Duration(ks.longest.Load())) + ks.policy.stale
 }
 
 func (ks *keyspace) invalidate(ctx context.Context, keys []string, flags uint32) error {

@@ -79,6 +79,7 @@ type policy struct {
 	maxValueBytes             int
 	loadTimeout, queueTimeout time.Duration
 	lag                       time.Duration
+	stale                     time.Duration
 	maxLoads                  int
 	ack                       Ack
 	errors                    map[string]error
@@ -94,6 +95,7 @@ func (c Config[V]) policy() policy {
 		maxValueBytes: c.MaxValueBytes,
 		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
 		lag:      c.OriginLag,
+		stale:    c.StaleOnError,
 		maxLoads: c.MaxLoads,
 		ack:      c.Ack,
 		errors:   c.Errors,
@@ -103,6 +105,9 @@ func (c Config[V]) policy() policy {
 
 // near returns the lifetime wanted for near copies; 0: none are kept.
 func (p policy) near() time.Duration { return max(p.nearTTL, 0) }
+
+// patience is how long a caller waits for a load when there is a stale copy.
+func (p policy) patience() time.Duration { return max(p.queueTimeout, 0) }
 
 // refreshes bounds the loads a second that replace what a gap in a feed made stale.
 func (p policy) refreshes() int {
@@ -124,6 +129,10 @@ func (p policy) longestLoad() time.Duration {
 
 // leaseLife is how long a lease lives: a second longer than its holder may need, so that a late end is the holder's own.
 func (p policy) leaseLife() time.Duration { return p.longestLoad() + time.Second }
+
+// retryStale is the pause after a failed load of a key that has a stale copy. Shorter: an origin that fails is asked more often. Longer: what
+// is new is seen later.
+const retryStale = time.Second
 
 func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	if n.cfg.NearBytes < 0 || p.nearBytes < 0 {
@@ -149,6 +158,8 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		Limits:      &n.standing.limits,
 		Lag:         int64(p.lag),
 		Refreshes:   p.refreshes(),
+		Patience:    int64(p.patience()),
+		Retry:       int64(retryStale),
 	})
 	return ks
 }

@@ -93,6 +93,7 @@ func (ks *keyspace) inheritFrom(sources []*peer, key string, token shard.Token) 
 			continue
 		}
 		v := inherited(&rep, sent)
+		v.Hard += int64(ks.policy.stale)
 		if rep.Flags&transport.ReplyVouched == 0 || n.clock.Exact() >= n.standing.tenure.Load().Fence {
 			v.Soft = min(v.Soft, sent+int64(n.bound))
 			v.Hard = v.Soft

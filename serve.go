@@ -165,10 +165,13 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 func (ks *keyspace) grant(req *transport.Request, r route, remote bool, now int64) time.Duration {
 	d := ks.policy.grant(req)
 	if remote && d > 0 {
-		ks.node.interest.Grant(r.hash, d, now)
+		ks.node.interest.Grant(r.hash, d+staleFor(req), now)
 	}
 	return d
 }
+
+// staleFor is how long the asker may serve a near copy of the answer as a stale one.
+func staleFor(req *transport.Request) time.Duration { return max(req.StaleFor, 0) }
 
 // grant is the near lifetime that an asker may have.
 func (p policy) grant(req *transport.Request) time.Duration { return max(min(req.Near, p.near()), 0) }
@@ -188,8 +191,16 @@ func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near t
 	}
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
+	ks.lasting(rep, v.Lasts(), now)
 	if tags, known := v.Mark.Tags(); known {
 		rep.Tags, rep.Flags = tags, rep.Flags|transport.ReplyTagged
+	}
+}
+
+// lasting lets the asker keep a near copy as a stale one: the owner will tell it of an invalidation, if it is told itself.
+func (ks *keyspace) lasting(rep *transport.Reply, lasts bool, now int64) {
+	if lasts && !ks.node.standing.tenure.Load().CappedAt(now) {
+		rep.Flags |= transport.ReplyLasting
 	}
 }
 
@@ -217,7 +228,7 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 	_, remote := a.(*remoteAsker)
 	if remote {
 		// A lease is interest itself (R1b), and so is the wait with what may be kept after it.
-		ks.node.interest.Grant(r.hash, max(life, min(req.Budget, ks.policy.longestLoad())+a.nearLife()), now)
+		ks.node.interest.Grant(r.hash, max(life, min(req.Budget, ks.policy.longestLoad())+a.nearLife()+staleFor(req)), now)
 	}
 	ask := shard.Ask{
 		Holder: a.holder(),
@@ -246,6 +257,9 @@ const maxLeaseLife = 2 * time.Hour
 
 // result turns what the shard says into an answer.
 func (ks *keyspace) result(rep *transport.Reply, res shard.Result, near time.Duration, now int64) {
+	if res.Lapsed {
+		rep.Flags |= transport.ReplyLapsed
+	}
 	switch res.Kind {
 	case shard.Hit:
 		ks.hit(rep, res.Value, res.Seq, near, now)
@@ -317,6 +331,7 @@ func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bo
 		rep.Status = transport.StatusAccepted
 		rep.TTL = time.Duration(eff.Until - now)
 		rep.Near = min(grant, rep.TTL)
+		ks.lasting(rep, eff.Lasts, now)
 	case shard.Passed:
 		rep.Status = transport.StatusAccepted
 		rep.Flags |= transport.ReplyUncached
@@ -342,6 +357,9 @@ func (ks *keyspace) value(req *transport.Request, r route, now int64) shard.Valu
 	}
 	if !v.Absent {
 		v.Bytes = req.Value
+	}
+	if ttl == req.TTL && !v.Absent {
+		v.Hard += int64(staleFor(req))
 	}
 	return v
 }

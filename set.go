@@ -108,7 +108,8 @@ func (c *Cache[V]) setRequest(key string, v V, opts []SetOption) (req *transport
 	c.noteLifetime(o.ttl)
 	return &transport.Request{
 		Op: transport.OpSet, Flags: o.flags, Keyspace: c.name, Key: key, Tags: tags,
-		TTL: min(o.ttl, transport.MaxDuration), Version: o.version, Value: b, HasValue: true,
+		TTL: min(o.ttl, transport.MaxDuration), StaleFor: c.policy.stale, Version: o.version,
+		Value: b, HasValue: true,
 	}, nil
 }
 

@@ -97,7 +97,7 @@ type KeyspaceStats struct {
 
 	HotKeys         int64 // promoted or pinned here
 	NegativeEntries int64 // in the shard, expired ones included until they are swept
-	HeldExpired     int64 // expired entries and near copies that are not swept yet
+	HeldExpired     int64 // expired entries and near copies that are not swept yet; those that StaleOnError keeps are none
 	NearEntries     int64
 	NearBytes       int64
 	NearMaxBytes    int64 // the budget of near copies

@@ -121,7 +121,7 @@ func (d *Doubt) enter(at, now int64) (entered bool) {
 		return false
 	}
 	if entered = now >= d.until; entered {
-		d.tenure.Ended = d.tenure.Before // a Window ago and more, which is longer than a Bound
+		d.tenure.Ended = max(d.tenure.Before, d.tenure.Caused) // a Window ago and more, which is longer than a Bound
 		d.tenure.Before, d.tenure.BeforeEnd = now, at+int64(d.cfg.Bound)
 	} else {
 		d.tenure.Caused = now

@@ -68,7 +68,7 @@ func TestDoubtOfAFencedMember(t *testing.T) {
 	if !d.Dropped(end+1) || !d.Tenure().Capped {
 		t.Error("not in doubt when a member does not have this one in its ring")
 	}
-	if tn = d.Tenure(); tn.Ended != noticed || tn.Before != end+1 {
+	if tn = d.Tenure(); tn.Ended != last || tn.Before != end+1 {
 		t.Errorf("got %+v, want that what the first doubt ended has ended", tn)
 	}
 }

@@ -23,6 +23,7 @@ type Item[V any] struct {
 	Source *Source // of the member that the copy came from; nil: this process' own shard, and Gen, Seq and Free mean nothing
 	Gen    uint64  // of Source when the request was sent
 	Free   int64   // until then the copy needs no lease: sending of the request plus the lease's length
+	until  int64   // it is fresh until then; beyond it, until the deadline of its entry, it is a stale copy
 	// Mark has the value's tags and the position, from TagPos, before the request was sent (R15).
 	Mark tag.Mark
 
@@ -31,15 +32,25 @@ type Item[V any] struct {
 	LoadedAt int64  // start of the load
 	Version  uint64 // at the origin; 0: none
 	Member   string // that the value came from
-	Absent   bool   // the key does not exist at the origin; Value is zero
+	Stale    int64  // ns after its deadline for which it is kept as a stale copy
+	// Inherits says that this process loaded it because it does not reach the owner. Nobody will tell of it; but as a stale copy it may
+	// take the place of an older one from the owner, for as long as that could be one, and ends with what ends that.
+	Inherits bool
+	Absent   bool // the key does not exist at the origin; Value is zero
 }
 
-// servable is R4 but for the deadline.
+// servable is R4.
 func (it *Item[V]) servable(now int64) bool {
 	src := it.Source
 	// Order: the lease before the generation. The other way round a reader could take the generation from before a kill and the
 	// lease from after it, and serve a copy that missed an event long ago.
-	return src == nil || (now < it.Free || now < src.LeaseUntil.Load()) && it.Gen == src.Gen.Load()
+	return now < it.until && (src == nil || (now < it.Free || now < src.LeaseUntil.Load()) && it.Gen == src.Gen.Load())
+}
+
+// spare tells whether the copy may be served as a stale one: nothing that was missed of its source, or its source heard of, ends it. While the
+// source is not heard there may be something.
+func (it *Item[V]) spare() bool {
+	return !it.Absent && (it.Source == nil || it.Gen == it.Source.Gen.Load())
 }
 
 // Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.
@@ -63,7 +74,9 @@ func (c *Cache[V]) Get(key string, now int64) *Item[V] {
 		return nil
 	}
 	if !e.Value.servable(now) {
-		c.unsure.Add(1)
+		if now < e.Value.until {
+			c.unsure.Add(1)
+		}
 		return nil
 	}
 	if !c.tags.Alive(&e.Value.Mark) {
@@ -86,10 +99,19 @@ func (c *Cache[V]) Peek(key string, now int64) (Copy[V], bool) {
 	if e == nil || e.Deadline <= now || !e.Value.servable(now) || !c.tags.Alive(&e.Value.Mark) {
 		return Copy[V]{}, false
 	}
-	return Copy[V]{Item: &e.Value, Deadline: e.Deadline, Bytes: e.Bytes()}, true
+	return Copy[V]{Item: &e.Value, Deadline: e.Value.until, Bytes: e.Bytes()}, true
 }
 
-// Install keeps it under key until deadline, in place of what was there, if still returns true. It tells whether it
+// Stale returns what is held of key and may be served as a stale copy, when no fresh value can be had, or nil.
+func (c *Cache[V]) Stale(key string, now int64) *Item[V] {
+	e := c.store.Find(key)
+	if e == nil || now >= e.Deadline || !e.Value.spare() || !c.tags.Alive(&e.Value.Mark) {
+		return nil
+	}
+	return &e.Value
+}
+
+// Install keeps it under key until deadline, and as a stale copy beyond it, in place of what was there, if still returns true. It tells whether it
 // did so: a value that is larger than a shard of the cache is not kept, and neither is the one that it would have
 // replaced. The value counts bytes and its tags; key is copied.
 //
@@ -112,7 +134,13 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	if !still() {
 		return false
 	}
-	_, ok := tx.Put(it, bytes+it.Mark.Bytes(), deadline, now)
+	it.until = deadline
+	end := deadline + it.Stale
+	if old := tx.Entry(); it.Inherits && old != nil && old.Value.Stale > 0 && max(end, now) < old.Deadline && old.Value.spare() {
+		it.Source, it.Gen, it.Seq = old.Value.Source, old.Value.Gen, old.Value.Seq
+		it.Stale, end = old.Deadline-deadline, old.Deadline
+	}
+	_, ok := tx.Put(it, bytes+it.Mark.Bytes(), end, now)
 	return ok
 }
 

@@ -227,6 +227,7 @@ func TestModel(t *testing.T) {
 	type copied struct {
 		it       Item[int]
 		deadline int64
+		end      int64 // of the stale copy
 	}
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -246,6 +247,11 @@ func TestModel(t *testing.T) {
 				if (got != nil) != want || want && *got != w.it {
 					t.Fatalf("seed %d, step %d: Get(%s) = %+v, want %+v (%v)", seed, i, key, got, w, want)
 				}
+				got = c.Stale(key, now)
+				want = ok && now < w.end && (s == nil || w.it.Gen == s.Gen.Load())
+				if (got != nil) != want || want && *got != w.it {
+					t.Fatalf("seed %d, step %d: Stale(%s) = %+v, want %+v (%v)", seed, i, key, got, w, want)
+				}
 			case op < 14:
 				it := Item[int]{Source: src, Value: i, Seq: r.Uint64N(50), Free: now + r.Int64N(30)}
 				if src != nil {
@@ -253,11 +259,24 @@ func TestModel(t *testing.T) {
 				}
 				ok := r.IntN(4) > 0
 				deadline := now + r.Int64N(200)
+				switch r.IntN(3) {
+				case 0:
+					it.Stale = r.Int64N(200)
+				case 1:
+					it.Inherits = true
+				}
 				if c.Install(key, it, 10, deadline, now, func() bool { return ok }) != ok {
 					t.Fatalf("seed %d, step %d: Install did not obey", seed, i)
 				}
 				if ok {
-					model[key] = copied{it, deadline}
+					it.until = deadline
+					w := copied{it, deadline, deadline + it.Stale}
+					if old, ok := model[key]; ok && it.Inherits && old.it.Stale > 0 && old.end > w.end &&
+						(old.it.Source == nil || old.it.Gen == old.it.Source.Gen.Load()) && old.end > now {
+						w.it.Source, w.it.Gen, w.it.Seq, w.end = old.it.Source, old.it.Gen, old.it.Seq, old.end
+						w.it.Stale = w.end - deadline
+					}
+					model[key] = w
 				}
 			case op < 16:
 				if src == nil {
@@ -269,7 +288,7 @@ func TestModel(t *testing.T) {
 				if want {
 					delete(model, key)
 				}
-				if got := c.Invalidate(key, src, seq); got != want && now < w.deadline {
+				if got := c.Invalidate(key, src, seq); got != want && now < w.end {
 					t.Fatalf("seed %d, step %d: Invalidate = %v, want %v", seed, i, got, want)
 				}
 			case op < 17:

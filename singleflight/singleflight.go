@@ -233,13 +233,26 @@ func (f *Flight[T, S]) Over() bool {
 	return f.over
 }
 
-// Wait returns the flight's result, or the context's error if that ends first.
+// Wait returns the flight's result, or the context's error if that ends first: then the caller has left.
 func (f *Flight[T, S]) Wait(ctx context.Context) (T, error) {
+	v, over, err := f.await(ctx)
+	if !over {
+		f.Leave()
+	}
+	return v, err
+}
+
+// Await is Wait for somebody who is no caller.
+func (f *Flight[T, S]) Await(ctx context.Context) (T, error) {
+	v, _, err := f.await(ctx)
+	return v, err
+}
+
+func (f *Flight[T, S]) await(ctx context.Context) (_ T, over bool, err error) {
 	f.mu.Lock()
 	if f.over {
 		defer f.mu.Unlock()
-		f.refs--
-		return f.value, f.err
+		return f.value, true, f.err
 	}
 	if f.done == nil {
 		f.done = make(chan struct{})
@@ -251,12 +264,10 @@ func (f *Flight[T, S]) Wait(ctx context.Context) (T, error) {
 	case <-done:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.refs--
-		return f.value, f.err
+		return f.value, true, f.err
 	case <-ctx.Done():
-		f.Leave()
 		var zero T
-		return zero, ctx.Err()
+		return zero, false, ctx.Err()
 	}
 }
 

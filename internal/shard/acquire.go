@@ -18,8 +18,8 @@ type Ask struct {
 
 // Acquire answers an ask that Get could not: Hit (somebody filled the key meanwhile, or Get was not asked), Lease (load
 // it yourself), Held (likewise, without a lease), Waiting (somebody else does: the result comes in a Wake of a later Effect, perhaps before Acquire
-// returns to its caller), Stale (somebody else does, or will when the turn comes, and until then there is the value that Expire or ExpireAll
-// left), Moved or Busy. key may alias a buffer.
+// returns to its caller), Stale (somebody else does, or will when the turn comes, and until then there is a stale copy; where that is no more
+// than past its lifetime, Config.Patience is over), Moved or Busy. key may alias a buffer.
 //
 // Whoever gets Lease ends it with one Fill, Pass or Release. If the asker may keep a near copy, its interest in the key
 // must be on record before this call, for as long as it may wait and keep the copy.
@@ -50,23 +50,38 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		t.remove(l)
 		l = nil
 	}
-	if stale != nil && (l != nil || !s.mayRefresh(stale, now)) {
-		return Result{Kind: Stale, Value: stale}
-	}
 	if l != nil {
-		if ask.Waiter == nil || s.waiters.Load() >= int64(s.cfg.MaxWaiters) {
-			return Result{Kind: Busy}
-		}
-		t.enqueue(l, ask, now)
-		return Result{Kind: Waiting}
+		return t.join(l, ask, stale, now)
 	}
-	if len(t.leases) >= t.maxLeases {
+	full := len(t.leases) >= t.maxLeases
+	if stale != nil && (full || !s.mayRefresh(stale, now)) {
+		return s.stale(stale)
+	}
+	if full {
 		return Result{Kind: Busy}
 	}
 	l = t.add(strings.Clone(key))
 	res := t.grant(l, ask, now)
-	res.Value = stale
+	res.Value, res.Lapsed = stale, stale != nil && !s.left(stale)
 	return res
+}
+
+// join lets an asker wait for the load of l, or have the stale copy, if there is one.
+func (t *table) join(l *lease, ask Ask, stale *Value, now int64) Result {
+	s := t.s
+	full := ask.Waiter == nil || s.waiters.Load() >= int64(s.cfg.MaxWaiters)
+	if stale != nil {
+		patience := l.granted + s.cfg.Patience
+		if full || s.left(stale) || now >= patience {
+			return s.stale(stale)
+		}
+		ask.Until = min(ask.Until, patience)
+	}
+	if full {
+		return Result{Kind: Busy}
+	}
+	t.enqueue(l, ask, now)
+	return Result{Kind: Waiting}
 }
 
 // held tells whether nothing of the key is to be kept now. The order of a hold and an operation on its key is that of the Invalidate that

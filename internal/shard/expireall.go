@@ -26,16 +26,22 @@ func (s *Shard) ExpireAll(now int64) (eff Effect) {
 	return eff
 }
 
-// servable tells whether v, which is not fresh, may be served as a stale copy: Expire or ExpireAll left it, it has not reached
-// its end, and no tag of it was invalidated.
-func (s *Shard) servable(v *Value, now int64) bool {
+// left tells whether v is not fresh because of Expire or ExpireAll, and not only for its age.
+func (s *Shard) left(v *Value) bool { return v.Expired || s.outdates(v) }
+
+// outdates tells whether ExpireAll concerns v.
+func (s *Shard) outdates(v *Value) bool {
 	first := s.outdated.Load()
-	return now < v.Hard && !v.Absent && (v.Expired || first > 0 && v.LoadedAt < first) && s.tags.Alive(&v.Mark)
+	return first > 0 && v.LoadedAt < first
 }
 
-// mayRefresh tells whether a lease may be granted now to replace a stale copy. What Expire left need not wait for its turn: it is one key.
+// mayRefresh tells whether a lease may be granted now to replace a stale copy. Only what ExpireAll left waits for a turn: that may be all keys
+// at once.
 func (s *Shard) mayRefresh(stale *Value, now int64) bool {
-	if stale.Expired || s.cfg.Refreshes <= 0 {
+	if now < stale.Retry {
+		return false
+	}
+	if stale.Expired || !s.outdates(stale) || s.cfg.Refreshes <= 0 {
 		return true
 	}
 	next := s.refresh.Load()

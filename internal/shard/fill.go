@@ -7,8 +7,8 @@ type Cause uint8
 
 // The causes.
 const (
-	// LoadFailed: the load ended in an error, a panic or a timeout. Everybody who waits gets the failure, once: a failing
-	// key is not loaded by every waiter in turn.
+	// LoadFailed: the load ended in an error, a panic or a timeout. Everybody who waits gets the stale copy, if there is one, else the
+	// failure, once: a failing key is not loaded by every waiter in turn.
 	LoadFailed Cause = iota + 1
 	// Abandoned: nobody at the holder wants the value any more, or the holder stops. The longest waiter gets the next lease.
 	Abandoned
@@ -80,12 +80,15 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
+	if l.cap > 0 && resident != nil {
+		s.inherit(&v, &resident.Value, now)
+	}
 	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); end > 0 && v.LoadedAt < end { // what another member loaded may be older than this one's clock
 		v.endBy(end)
 	}
 	r := t.place(&tx, key, v, now, keep)
 	r.Seq = s.cfg.Seq()
-	eff.Outcome, eff.Seq, eff.Until = outcome(r), r.Seq, s.FreshUntil(r.Value)
+	eff.Outcome, eff.Seq, eff.Until, eff.Lasts = outcome(r), r.Seq, s.FreshUntil(r.Value), r.Value.Lasts()
 	t.answer(l, r, now, &eff)
 	return eff
 }
@@ -133,7 +136,11 @@ func (s *Shard) Release(key string, token Token, cause Cause, failure any, now i
 		}
 	case LoadFailed:
 	}
-	t.dismiss(l, Result{Kind: Failed, Failure: failure}, &eff)
+	t.postpone(&tx, now)
+	for l.first != nil {
+		t.wake(l.first, t.instead(l.first, Result{Kind: Failed, Failure: failure}, now), &eff)
+	}
+	t.remove(l)
 	return eff
 }
 
@@ -178,7 +185,7 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	}
 	s.cfg.Dropped(key)
 	r.Seq = s.cfg.Seq()
-	eff.Outcome, eff.Seq, eff.Until = outcome(r), r.Seq, s.FreshUntil(r.Value)
+	eff.Outcome, eff.Seq, eff.Until, eff.Lasts = outcome(r), r.Seq, s.FreshUntil(r.Value), r.Value.Lasts()
 	if l != nil {
 		t.dismiss(l, r, &eff)
 	}

@@ -158,7 +158,7 @@ func (t *table) next(l *lease, now int64, eff *Effect) {
 			t.passTo(l, w, now, eff)
 			return
 		}
-		t.wake(w, Result{Kind: TimedOut}, eff)
+		t.wake(w, t.instead(w, Result{Kind: TimedOut}, now), eff)
 	}
 	t.remove(l)
 }

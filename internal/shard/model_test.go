@@ -56,7 +56,8 @@ func runModel(t *testing.T, seed uint64, steps int) {
 		m.keys = append(m.keys, fmt.Sprint("key", i))
 	}
 	m.n = newNaive(m.keys)
-	m.s = newTest(Config{Cap: func(string, int64) time.Duration { return time.Duration(m.n.cap) }})
+	m.n.patience, m.n.retry = 30, 50
+	m.s = newTest(Config{Patience: m.n.patience, Retry: m.n.retry, Cap: func(string, int64) time.Duration { return time.Duration(m.n.cap) }})
 	for m.step = 1; m.step <= steps; m.step++ {
 		m.op()
 		m.compareState()
@@ -284,6 +285,7 @@ func (m *model) result(op string, got Wake, want nwake, key string) {
 	if (r.Kind == Lease || r.Kind == Stale) && r.Value != nil {
 		plain.text = string(r.Value.Bytes)
 	}
+	plain.lapsed = r.Lapsed
 	if r.Kind == Lease {
 		if _, twice := m.grants[r.Token]; twice {
 			m.t.Errorf("%s: token %v given twice", op, r.Token)

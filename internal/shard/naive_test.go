@@ -11,6 +11,8 @@ type naive struct {
 	grants int      // numbers the leases
 	tags   []uint64 // invalidated, in their order
 	cap    int64    // Config.Cap
+
+	patience, retry int64 // as in Config
 }
 
 type nkey struct {
@@ -53,12 +55,13 @@ type nask struct {
 
 // nwake is a Wake in plain terms.
 type nwake struct {
-	who   any
-	kind  Kind
-	text  string // of a hit
-	keep  bool   // of a hit
-	grant int    // of a lease
-	why   any    // of a failure
+	who    any
+	kind   Kind
+	text   string // of a hit
+	keep   bool   // of a hit
+	lapsed bool   // of a lease
+	grant  int    // of a lease
+	why    any    // of a failure
 }
 
 type neffect struct {
@@ -112,12 +115,16 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 		return nwake{kind: Hit, text: string(k.value.Bytes), keep: true}
 	}
 	stale := ""
-	if k.kept(now) && !k.value.Absent && (k.value.Expired || k.value.LoadedAt < k.mark) && !a.Fresh && !n.dead(k.value, k.since) {
+	if n.servable(k, now) && !a.Fresh {
 		stale = string(k.value.Bytes)
 	}
+	left := stale != "" && (k.value.Expired || k.value.LoadedAt < k.mark)
 	if k.lease != nil && (len(k.queue) > 0 || !k.lease.over(now)) {
-		if stale != "" {
-			return nwake{kind: Stale, text: stale}
+		if patience := k.lease.began + n.patience; stale != "" {
+			if left || now >= patience {
+				return nwake{kind: Stale, text: stale, lapsed: !left}
+			}
+			a.Until = min(a.Until, patience)
 		}
 		q := nask{Ask: a}
 		limit := k.lease.cap
@@ -130,8 +137,28 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 		k.queue = append(k.queue, q)
 		return nwake{kind: Waiting}
 	}
+	if stale != "" && now < k.value.Retry {
+		return nwake{kind: Stale, text: stale, lapsed: !left}
+	}
 	w := n.grant(k, a, now)
-	w.text = stale
+	w.text, w.lapsed = stale, stale != "" && !left
+	return w
+}
+
+// servable tells whether what is kept of a key may be served as a stale copy.
+func (n *naive) servable(k *nkey, now int64) bool {
+	if !k.kept(now) || k.value.Absent || n.dead(k.value, k.since) || n.fresh(k, now) {
+		return false
+	}
+	return k.value.Expired || k.value.LoadedAt >= k.mark || now < k.value.Soft
+}
+
+// instead is what q gets in place of w.
+func (n *naive) instead(k *nkey, q nask, w nwake, now int64) nwake {
+	if n.servable(k, now) && !q.Fresh {
+		w = nwake{kind: Stale, text: string(k.value.Bytes), lapsed: !k.value.Expired && k.value.LoadedAt >= k.mark}
+	}
+	w.who = q.Waiter
 	return w
 }
 
@@ -148,7 +175,7 @@ func (n *naive) next(k *nkey, now int64, eff *neffect) {
 		q := k.queue[0]
 		k.queue = k.queue[1:]
 		if now >= q.Until {
-			eff.wakes = append(eff.wakes, nwake{who: q.Waiter, kind: TimedOut})
+			eff.wakes = append(eff.wakes, n.instead(k, q, nwake{kind: TimedOut}, now))
 		} else {
 			eff.wakes = append(eff.wakes, n.grant(k, q.Ask, now))
 		}
@@ -216,6 +243,11 @@ func (n *naive) fill(key string, grant int, v Value, now int64, keep bool) (eff 
 		}
 		return eff
 	}
+	if k.lease.cap > 0 && n.servable(k, now) {
+		if k.value.Hard > v.Hard {
+			v.Hard, v.Inherits = k.value.Hard, true
+		}
+	}
 	n.some(k, n.place(k, v, since, now, keep, &eff), now, &eff)
 	return eff
 }
@@ -248,7 +280,15 @@ func (n *naive) release(key string, grant int, cause Cause, why any, now int64) 
 			}
 		}
 	}
-	n.all(k, nwake{kind: Failed, why: why}, &eff)
+	if n.servable(k, now) {
+		v := *k.value
+		v.Retry = now + n.retry
+		k.value = &v
+	}
+	for _, q := range k.queue {
+		eff.wakes = append(eff.wakes, n.instead(k, q, nwake{kind: Failed, why: why}, now))
+	}
+	k.queue, k.lease = nil, nil
 	return eff
 }
 
@@ -327,7 +367,7 @@ func (n *naive) expire(key string, least uint64, now int64) (eff neffect) {
 	}
 	v := *old
 	if !v.Expired {
-		v.Soft, v.Expired = now, true
+		v.Soft, v.Hard, v.Expired = now, min(v.Soft, k.end(old)), true
 	}
 	k.value = &v
 	return eff
@@ -392,7 +432,7 @@ func (n *naive) tick(now int64) (eff neffect) {
 		var rest []nask
 		for _, q := range k.queue {
 			if now >= q.Until {
-				eff.wakes = append(eff.wakes, nwake{who: q.Waiter, kind: TimedOut})
+				eff.wakes = append(eff.wakes, n.instead(k, q, nwake{kind: TimedOut}, now))
 			} else {
 				rest = append(rest, q)
 			}

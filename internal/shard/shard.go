@@ -51,6 +51,11 @@ type Config struct {
 	Held func(key string) bool
 	// Limits are what the Limits of this member are, for all its shards. Nil, or holding nil: none.
 	Limits *atomic.Pointer[Limits]
+	// Patience is how long somebody who could have a stale copy waits for the load that replaces it, counted from the lease, in ns. What
+	// Expire and ExpireAll left is not waited for. 0: nobody waits.
+	Patience int64
+	// Retry is the pause after a failed load of a key that has a stale copy, which is served meanwhile without another load, in ns.
+	Retry int64
 	// Refreshes bounds the loads a second that replace what ExpireAll left. 0: no bound.
 	Refreshes int
 	// Seq is the number of the log's last event. It may be called with a shard lock held and takes no lock. Nil: always 0.

@@ -16,7 +16,7 @@ func (s *Shard) Tick(now int64) (eff Effect) {
 				return
 			}
 			if d := t.due[0]; d.waiter != nil {
-				t.wake(d.waiter, Result{Kind: TimedOut}, &eff)
+				t.wake(d.waiter, t.instead(d.waiter, Result{Kind: TimedOut}, now), &eff)
 			} else {
 				t.expire(d.lease, now, &eff)
 			}

@@ -13,9 +13,11 @@ type Value struct {
 	Version  uint64   // the origin's version; 0: none, it is compared with nothing
 	Soft     int64    // fresh until then
 	Hard     int64    // kept until then as a stale copy; at least Soft
+	Retry    int64    // a load that was to replace the stale copy failed: the next one begins then, or later
 	Mark     tag.Mark // its tags; the Shard itself sees to the position (R15)
 	Absent   bool     // a negative entry: the key does not exist at the origin
-	Expired  bool     // by Expire: between Soft and Hard it may be served, marked stale, while a load runs
+	Inherits bool     // Hard is that of the value that it replaced, since it would have none of its own beyond Soft
+	Expired  bool     // by Expire: the stale copy need not wait for the load (see Result.Lapsed)
 }
 
 // beganBy counts the age from at where that is earlier. A fill says how old the value was when it was sent, and may have been under way for
@@ -28,6 +30,9 @@ func (v *Value) beganBy(at int64) {
 	}
 }
 
+// Lasts tells whether v may be a stale copy once its lifetime is over, here and elsewhere.
+func (v *Value) Lasts() bool { return v.Hard > v.Soft && !v.Inherits }
+
 // endBy ends the lifetime at at, if not earlier.
 func (v *Value) endBy(at int64) { v.Soft, v.Hard = min(v.Soft, at), min(v.Hard, at) }
 
@@ -37,7 +42,7 @@ func (v *Value) older(version uint64) bool { return v.Version > 0 && v.Version <
 // expire makes v, which would be fresh until end, a stale copy, and reports whether it is of any use as one.
 func (v *Value) expire(end, now int64) bool {
 	if !v.Expired && now < end {
-		v.Soft, v.Expired = now, true
+		v.Soft, v.Hard, v.Expired = now, end, true
 	}
 	return v.Expired && now < v.Hard && !v.Absent
 }
@@ -61,7 +66,7 @@ type Kind uint8
 const (
 	Hit      Kind = iota + 1 // Value is there, maybe as an absence
 	Lease                    // Token is yours: load, then Fill, Pass or Release; Value, if any, is a stale copy that may be served meanwhile
-	Stale                    // from Acquire only: Value is a stale copy that may be served; somebody loads its successor
+	Stale                    // Value is a stale copy that may be served: somebody loads its successor, has failed to, or does not get to it
 	Waiting                  // from Acquire only: queued; the result comes in a Wake
 	Failed                   // the load behind the lease failed; Failure is what its holder said
 	TimedOut                 // Ask.Until has passed
@@ -75,6 +80,7 @@ type Result struct {
 	Kind     Kind
 	Value    *Value // Hit: of a fill it may be past its lifetime already (see Shard.Fresh). Lease, Stale: a stale copy
 	Uncached bool   // Hit: the value is stored nowhere and must not be kept
+	Lapsed   bool   // Lease, Stale: Value is no more than past its lifetime; with a lease it is for when the load fails or takes longer than Config.Patience
 	Seq      uint64 // Hit, Lease: the log's last number when the value was read, or the lease granted
 	Token    Token  // Lease
 	Failure  any    // Failed
@@ -110,6 +116,7 @@ const (
 type Effect struct {
 	Outcome Outcome   // Fill, Pass, Set
 	Until   int64     // Fill, Set: what was stored is fresh until then
+	Lasts   bool      // Fill, Set: Value.Lasts of what was stored
 	Seq     uint64    // Fill, Pass, Set: the log's last number when the value was stored or passed
 	Dropped int       // Invalidate, Expire, Clear, Move: entries removed, or made stale
 	Revoked []Revoked // tell these holders

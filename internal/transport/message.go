@@ -68,7 +68,7 @@ type Request struct {
 	Token     Token         // Fill, Release; Update: of the hold
 	Age       time.Duration // Fill, Set: since the load began
 	TTL       time.Duration // Fill, Set: lifetime counted from the load's start
-	StaleFor  time.Duration // Fill, Set: how long past TTL the value may be served marked stale
+	StaleFor  time.Duration // Fill, Set: how long past TTL the value may be served marked stale; Get: how long past Near
 	Epoch     uint64        // the keyspace's epoch at the asker
 	TagPos    uint64        // not used: the owner keeps it with the lease
 	Tags      []string      // Fill, Set, Invalidate
@@ -164,6 +164,8 @@ const (
 	ReplyLoaded                      // the asker waited for the load of the value
 	ReplyTagged                      // Tags are all the tags of the value; else they are not known
 	ReplyVouched                     // Peek: what the receiver is told about the value from now on, it passes on to the asker
+	ReplyLasting                     // Hit, Accepted: a near copy may be kept as a stale one for StaleFor
+	ReplyLapsed                      // Stale, Lease: the copy is no more than past its lifetime. It comes with a lease if it is small, for when the load fails or takes long
 )
 
 // Limits of the wire. What exceeds them is refused before it is used.

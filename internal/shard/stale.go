@@ -1,0 +1,52 @@
+package shard
+
+import "github.com/nearcache/nearcache/internal/store"
+
+// servable tells whether v is a stale copy that may be served: it is not fresh, has not reached its end, and, as far as this member can know,
+// is not invalidated: no tag of it was, and nothing was missed. What ExpireAll left may be, and has no time beyond its lifetime.
+func (s *Shard) servable(v *Value, now int64) bool {
+	end := v.Hard
+	if s.outdates(v) && !v.Expired {
+		end = v.Soft
+	}
+	return now < end && !v.Absent && !s.Fresh(v, now) && s.tags.Alive(&v.Mark) && !s.cfg.Limits.Load().missed(v)
+}
+
+// stale is the result of who gets a stale copy.
+func (s *Shard) stale(v *Value) Result { return Result{Kind: Stale, Value: v, Lapsed: !s.left(v)} }
+
+// spare returns the stale copy of key, or nil. A lock of the key's shard may be held.
+func (s *Shard) spare(key string, now int64) *Value {
+	if e := s.store.Find(key); e != nil && s.servable(&e.Value, now) {
+		return &e.Value
+	}
+	return nil
+}
+
+// inherit lets v, which ends early since its filler or this member was not sure of itself, be served as a stale copy for as long as what it
+// replaces: it is newer.
+func (s *Shard) inherit(v, replaced *Value, now int64) {
+	if replaced.Hard > v.Hard && s.servable(replaced, now) {
+		v.Hard, v.Inherits = replaced.Hard, true
+	}
+}
+
+// postpone lets no load of the key begin for a while, if it has a stale copy.
+func (t *table) postpone(tx *store.Tx[Value], now int64) {
+	if e := tx.Entry(); e != nil && t.s.servable(&e.Value, now) {
+		v := e.Value
+		v.Retry = now + t.s.cfg.Retry
+		tx.Put(v, v.cost(), v.Hard, now)
+	}
+}
+
+// instead returns what w gets for want of a value: the stale copy, if there is one and it does, else r.
+func (t *table) instead(w *waiter, r Result, now int64) Result {
+	if w.ask.Fresh {
+		return r
+	}
+	if v := t.s.spare(w.lease.key, now); v != nil {
+		return t.s.stale(v)
+	}
+	return r
+}
