@@ -145,10 +145,6 @@ func TestNotYet(t *testing.T) {
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
 		"Warm": func() error { return c.Warm(ctx, slices.Values([]string{"k"}), 1) },
-		"WithPriority": func() error {
-			_, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityLow), "k")
-			return err
-		},
 	} {
 		var ce *nearcache.ConfigError
 		if err := call(); !errors.As(err, &ce) || !strings.Contains(err.Error(), "not available yet") {
@@ -164,8 +160,13 @@ func TestNotYet(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := c.Get(nearcache.WithPriority(ctx, nearcache.PriorityNormal), "k"); err != nil {
-		t.Error(err)
+	for p := range nearcache.Priority(3) {
+		if _, err := c.Get(nearcache.WithPriority(ctx, p), "k"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := c.Get(nearcache.WithPriority(ctx, 3), "l"); !errors.As(err, &ce) {
+		t.Errorf("a Priority that does not exist: got %v, want a *ConfigError", err)
 	}
 }
 

@@ -263,36 +263,10 @@ const (
 	AckAll               // every near copy too: gone everywhere when it returns nil
 )
 
-// Priority is who is shed first.
-type Priority int
-
-// The priorities. Only PriorityNormal is available yet.
-const (
-	PriorityNormal Priority = iota
-	PriorityLow
-	PriorityHigh
-)
-
 type ackKey struct{}
-
-type priorityKey struct{}
 
 // WithAck overrides Config.Ack for the calls made with the returned context. Calls with an Ack that does not exist return a *ConfigError.
 func WithAck(ctx context.Context, a Ack) context.Context { return context.WithValue(ctx, ackKey{}, a) }
-
-// WithPriority sets the priority of the loads that calls made with the returned context start. Calls with another priority
-// than PriorityNormal return a *ConfigError where they would need a load or an owner: priorities are not available yet.
-func WithPriority(ctx context.Context, p Priority) context.Context {
-	return context.WithValue(ctx, priorityKey{}, p)
-}
-
-// checkPriority refuses what is not available yet.
-func checkPriority(ctx context.Context) error {
-	if p, ok := ctx.Value(priorityKey{}).(Priority); ok && p != PriorityNormal {
-		return notYet("a priority other than PriorityNormal")
-	}
-	return nil
-}
 
 // ack is what a call waits for.
 func (ks *keyspace) ack(ctx context.Context) (Ack, error) {

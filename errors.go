@@ -13,7 +13,7 @@ import (
 var (
 	// ErrNotFound says that the key does not exist at the origin. A loader returns it, wrapped or not.
 	ErrNotFound = errors.New("nearcache: not found")
-	// ErrOverloaded says that a load found no free slot in time. The error is an *OverloadError.
+	// ErrOverloaded says that a load found no free slot in time, or that the loader keeps failing. The error is an *OverloadError.
 	ErrOverloaded = errors.New("nearcache: overloaded")
 	// ErrInvalidKey says that a key is empty or longer than 65,535 bytes.
 	ErrInvalidKey = errors.New("nearcache: invalid key: it must have 1 to 65535 bytes")
@@ -99,8 +99,10 @@ func (e *PartialError) Unwrap() error { return e.Err }
 
 // OverloadError says that a load was shed. errors.Is(err, ErrOverloaded) holds for it.
 type OverloadError struct {
-	Keyspace   string
-	RetryAfter time.Duration // a hint: when a retry has a chance
+	Keyspace string
+	// RetryAfter is a hint: when a retry has a chance, by how many loads wait and how long they take, or a second where the loader keeps
+	// failing. At least 10 ms.
+	RetryAfter time.Duration
 }
 
 // Error implements error.

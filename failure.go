@@ -43,7 +43,7 @@ func (ks *keyspace) loadFailed(key string, kind transport.FailureKind, err error
 	case transport.FailureCanceled:
 		return context.Canceled // nobody is left to see it
 	case transport.FailureShed:
-		return ks.overloaded()
+		return ks.overloaded(retryAfter(err))
 	}
 	ks.count.loadErrors.Add(1)
 	switch kind {
@@ -58,10 +58,17 @@ func (ks *keyspace) loadFailed(key string, kind transport.FailureKind, err error
 	return &LoadError{Keyspace: ks.name, Key: key, Member: ks.node.ID(), Err: err}
 }
 
-// overloaded is the error of a load that was shed. A slot is free after a queue's time at the earliest.
-func (ks *keyspace) overloaded() error {
-	const least = 10 * time.Millisecond
-	return &OverloadError{Keyspace: ks.name, RetryAfter: max(ks.policy.queueTimeout, least)}
+// overloaded is the error of a load that was shed.
+func (ks *keyspace) overloaded(retryAfter time.Duration) error {
+	return &OverloadError{Keyspace: ks.name, RetryAfter: retryAfter}
+}
+
+// retryAfter is the hint of an error of a load that was shed.
+func retryAfter(err error) time.Duration {
+	if shed, ok := errors.AsType[*origin.ShedError](err); ok {
+		return shed.RetryAfter
+	}
+	return 0
 }
 
 // toWire is what other members hear of it.
@@ -69,6 +76,9 @@ func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Fail
 	f := transport.Failure{Kind: kind, Member: ks.node.ID()}
 	if p, ok := errors.AsType[*origin.PanicError](err); ok {
 		err = &PanicError{Value: p.Value}
+	}
+	if kind == transport.FailureShed {
+		f.Code = retryAfter(err).String()
 	}
 	f.Text = cut(fmt.Sprint(err), transport.MaxFailureText) // fmt survives the Error method of a nil pointer
 	if kind == transport.FailureLoad {
@@ -86,7 +96,9 @@ func (ks *keyspace) toWire(kind transport.FailureKind, err error) transport.Fail
 func (ks *keyspace) fromWire(key string, f *transport.Failure) error {
 	switch f.Kind {
 	case transport.FailureShed:
-		return ks.overloaded()
+		const most = time.Minute
+		d, _ := time.ParseDuration(f.Code) // 0 from one who gives no hint
+		return ks.overloaded(min(max(d, ks.policy.queueTimeout, 0), most))
 	case transport.FailureTimeout:
 		return ErrLoadTimeout
 	case transport.FailurePanic:

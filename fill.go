@@ -190,7 +190,7 @@ func (c *Cache[V]) loadedResult(l *loaded[V]) (result[V], error) {
 func (c *Cache[V]) callLoader(ctx context.Context, key string) (loaded[V], error) {
 	running, ctx := c.beginLoad(ctx, key)
 	defer running.end()
-	return origin.Call(ctx, c.limiter, c.policy.loadTimeout, func(ctx context.Context) (loaded[V], error) {
+	return origin.Call(ctx, c.limiter, c.job(ctx, key), func(ctx context.Context) (loaded[V], error) {
 		c.count.loads.Add(1)
 		start := c.clock.Exact()
 		v, err := c.loadOne(ctx, key)
@@ -201,6 +201,11 @@ func (c *Cache[V]) callLoader(ctx context.Context, key string) (loaded[V], error
 		}
 		return c.prepare(key, v, err == nil, start)
 	})
+}
+
+// job says how a load is run for the callers of ctx.
+func (ks *keyspace) job(ctx context.Context, key string) origin.Job {
+	return origin.Job{Timeout: ks.policy.loadTimeout, Priority: rank(ctx), Key: ks.hashOf(key)}
 }
 
 // loadOne calls Load, or LoadMany where there is no Load.

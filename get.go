@@ -15,7 +15,8 @@ import (
 // placeholder is the state of a flight that decides whether its answer may become a near copy (R3).
 type placeholder struct {
 	current atomic.Pointer[asked]
-	first   asked // what current points to first: most flights ask once
+	first   asked           // what current points to first: most flights ask once
+	rank    origin.Priority // of its leader. Written by that one before it asks, read when the flight is over
 }
 
 // asked is one request of a flight: whom it went to and what was known then. It can be found by the key's events before the
@@ -57,15 +58,20 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 	}
 	defer in.leave(need{c.keyspace, key})
 	began := c.clock.Exact()
-	f, r, leads := c.join(key)
+	res, err := c.wait(ctx, c.fly(ctx, key))
+	c.countResult(key, res.info, err, began)
+	return res, err
+}
+
+// fly joins the key's flight, or leads it.
+func (c *Cache[V]) fly(ctx context.Context, key string) *flight[V] {
+	f, r, leads := c.join(ctx, key)
 	if leads {
 		c.lead(ctx, f, r)
 	} else {
 		c.count.shared.Add(1)
 	}
-	res, err := c.wait(ctx, f)
-	c.countResult(key, res.info, err, began)
-	return res, err
+	return f
 }
 
 // admit refuses calls that cannot be served.
@@ -122,7 +128,7 @@ func (ks *keyspace) countResult(key string, info Info, err error, began int64) {
 }
 
 // join finds the key's owner and its flight (step 2).
-func (c *Cache[V]) join(key string) (f *flight[V], r route, leads bool) {
+func (c *Cache[V]) join(ctx context.Context, key string) (f *flight[V], r route, leads bool) {
 	now := c.clock.Now()
 	r = c.node.route(c.name, key)
 	// R1b, R6: where invalidations may not reach this node only a young flight can be trusted to bring what a caller may see now.
@@ -131,6 +137,9 @@ func (c *Cache[V]) join(key string) (f *flight[V], r route, leads bool) {
 		oldest = 0
 	}
 	f, leads = c.flights.Join(key, now, oldest)
+	if leads {
+		f.State.rank = rank(ctx)
+	}
 	return f, r, leads
 }
 

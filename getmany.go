@@ -99,7 +99,7 @@ func (b *batch[V]) begin(ctx context.Context, key string) {
 		return
 	}
 	b.in = in
-	f, r, leads := c.join(key)
+	f, r, leads := c.join(ctx, key)
 	b.wait = append(b.wait, f)
 	if leads {
 		b.led = append(b.led, led[V]{f: f, r: r})
@@ -257,7 +257,7 @@ func (c *Cache[V]) loadMany(ctx context.Context, all []*fetch[V]) {
 		l   loaded[V]
 		err error
 	}
-	got, err := origin.Call(ctx, c.limiter, c.policy.loadTimeout, func(ctx context.Context) ([]outcome, error) {
+	got, err := origin.Call(ctx, c.limiter, c.job(ctx, keys[0]), func(ctx context.Context) ([]outcome, error) {
 		c.count.loads.Add(uint64(len(keys)))
 		start := c.clock.Exact()
 		values, err := c.cfg.LoadMany(ctx, keys)

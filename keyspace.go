@@ -288,6 +288,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		OwnerLatency:    c.ownerLatency.load(),
 		OriginLatency:   c.originLatency.load(),
 		LoadLatency:     c.loadLatency.load(),
+		LoaderFailing:   lim.Open,
 	}
 	s.Gets = s.NearHits + s.OwnerHits + s.OriginGets + s.NotFound + s.Failed
 	return s

@@ -109,6 +109,9 @@ func (c *Cache[V]) nearStale(key string) (res result[V], ok bool) {
 // wait waits for a flight's result. A near copy takes the place of an error.
 func (c *Cache[V]) wait(ctx context.Context, f *flight[V]) (result[V], error) {
 	res, err := f.Wait(ctx)
+	if c.outranks(ctx, f, err) {
+		res, err = c.fly(ctx, f.Key).Wait(ctx)
+	}
 	if err != nil && c.policy.stale > 0 && ctx.Err() == nil && c.mayReplace(err) {
 		if spare, ok := c.nearStale(f.Key); ok {
 			return spare, nil

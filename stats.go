@@ -60,7 +60,7 @@ type KeyspaceStats struct {
 	Failed       uint64 // ended in an error, shed ones and the caller's own cancellation included
 	Shared       uint64 // of all these, the ones that joined another caller's flight
 	Stale        uint64 // of all these, the ones that got a value marked stale
-	Shed         uint64 // loads that found no slot in time
+	Shed         uint64 // loads that found no slot in time, or were refused because the loader keeps failing
 	LoadTimeouts uint64 // of the loads, those that LoadTimeout ended
 	LoadPanics   uint64 // of the loads, those that panicked or left their goroutine
 
@@ -110,6 +110,7 @@ type KeyspaceStats struct {
 	LoadsRunning    int64 // loader slots in use
 	Audit           AuditStats
 	LoadsWaiting    int64 // loads that wait for a slot
+	LoaderFailing   bool  // loads are shed, but for 20 a second, since all of the last ones failed
 	LoadsAbandoned  int64 // loaders that still run although LoadTimeout is over
 
 	// How long it took. Near hits are not timed.

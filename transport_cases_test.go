@@ -433,8 +433,13 @@ func TestCallsWithoutADeadline(t *testing.T) {
 				t.Errorf("100 calls took %v, want %v", took, within)
 			}
 		}
-		burst(1, "n1", nearcache.ErrLoadTimeout, 1100*time.Millisecond)
-		burst(1, "n0", nearcache.ErrLoadTimeout, 1100*time.Millisecond)
+		for _, owner := range []string{"n1", "n0"} {
+			burst(1, owner, nearcache.ErrLoadTimeout, 1100*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
+			if _, err := caches[0].Get(t.Context(), "good for "+owner); err != nil { // it closes the breaker on the loader
+				t.Error(err)
+			}
+		}
 		c.Network.Isolate(testcluster.Host(1))
 		burst(2, "n1", nil, time.Second)
 		time.Sleep(time.Second)

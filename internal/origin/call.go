@@ -40,23 +40,38 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
+// Job says how a load is to run.
+type Job struct {
+	Timeout  time.Duration // of the load, from its start; 0 means DefaultLoadTimeout, negative none
+	Priority Priority
+	Key      uint64 // a hash of what is loaded
+}
+
 // Call runs load in a slot of l and returns what it returns. ctx is the flight's: load gets its values, is cancelled with it, and has
-// a deadline timeout after its start (0 means DefaultLoadTimeout, negative none). Errors that are not load's own:
+// the deadline of the job. Errors that are not load's own:
 //
-//   - ErrShed, or ctx's error, when there was no slot: load was not called.
-//   - ErrTimeout when load took longer than timeout. A value that load returns in the last instant is returned.
+//   - a *ShedError, or ctx's error, when there was no slot, or all of the last loads have failed: load was not called.
+//   - ErrTimeout when load took longer than the job allows. A value that load returns in the last instant is returned.
 //   - ctx's error when ctx ended and load failed, or did not return within Linger.
 //   - *PanicError when load panicked or called runtime.Goexit.
 //
 // Call returns in time even if load ignores its context. Then load goes on alone: it keeps its slot, counts as running and abandoned, and
 // what it returns is dropped. Otherwise the slot is free when Call returns.
-func Call[V any](ctx context.Context, l *Limiter, timeout time.Duration, load func(context.Context) (V, error)) (V, error) {
+func Call[V any](ctx context.Context, l *Limiter, job Job, load func(context.Context) (V, error)) (v V, err error) {
 	var none V
-	place, err := l.acquireSlot(ctx)
+	if ctx.Err() == nil && !l.breaker.admit(time.Now()) {
+		return none, l.refuse(retryOpen)
+	}
+	place, err := l.acquireSlot(ctx, job.Priority)
 	if err != nil {
 		return none, err
 	}
-	inner, cancel := withTimeout(place.context(ctx), timeout)
+	defer func() {
+		if err == nil || ctx.Err() == nil {
+			l.breaker.note(job.Key, err != nil)
+		}
+	}()
+	inner, cancel := withTimeout(place.context(ctx), job.Timeout)
 	defer cancel()
 	r := &run[V]{limiter: l, done: make(chan struct{})}
 	l.begin()
@@ -91,7 +106,7 @@ const (
 // work is the loader's goroutine. Everything after the loader is deferred, since runtime.Goexit runs nothing else. The slot is free before
 // anybody hears the result, so that a caller's next load finds it.
 func (r *run[V]) work(ctx context.Context, place *slot, load func(context.Context) (V, error)) {
-	returned := false
+	returned, began := false, time.Now()
 	defer func() {
 		if value := recover(); !returned {
 			r.panicked, r.err = true, newPanicError(value)
@@ -99,7 +114,7 @@ func (r *run[V]) work(ctx context.Context, place *slot, load func(context.Contex
 		}
 		left := !r.state.CompareAndSwap(runRunning, runReturned)
 		place.release()
-		r.limiter.end(left)
+		r.limiter.end(left, time.Since(began))
 		close(r.done)
 	}()
 	ctx = pprof.WithLabels(ctx, pprof.Labels("nearcache", "load"))

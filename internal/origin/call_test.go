@@ -19,13 +19,13 @@ func TestCallReturnsTheLoadersResult(t *testing.T) {
 	l := NewLimiter(0, 0)
 	type key struct{}
 	ctx := context.WithValue(t.Context(), key{}, "v")
-	got, err := Call(ctx, l, 0, func(ctx context.Context) (string, error) {
+	got, err := Call(ctx, l, Job{}, func(ctx context.Context) (string, error) {
 		return ctx.Value(key{}).(string), nil
 	})
 	if got != "v" || err != nil {
 		t.Errorf("got %q, %v, want the context's value", got, err)
 	}
-	if _, err := Call(ctx, l, 0, func(context.Context) (int, error) { return 1, io.ErrClosedPipe }); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := Call(ctx, l, Job{}, func(context.Context) (int, error) { return 1, io.ErrClosedPipe }); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("got %v, want the loader's error", err)
 	}
 	if got := l.Stats(); got != (Stats{Loads: 2}) {
@@ -47,7 +47,7 @@ func TestCallSurvivesTheLoader(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := NewLimiter(1, -1)
-			_, err := Call(t.Context(), l, 0, tt.load)
+			_, err := Call(t.Context(), l, Job{}, tt.load)
 			var p *PanicError
 			if !errors.As(err, &p) || p.Value != tt.value {
 				t.Fatalf("got %v, want a PanicError with %v", err, tt.value)
@@ -58,7 +58,7 @@ func TestCallSurvivesTheLoader(t *testing.T) {
 			if want, ok := tt.value.(error); ok && !errors.Is(err, want) {
 				t.Errorf("errors.Is(%v, %v) is false", err, want)
 			}
-			if v, err := Call(t.Context(), l, 0, func(context.Context) (int, error) { return 7, nil }); v != 7 || err != nil {
+			if v, err := Call(t.Context(), l, Job{}, func(context.Context) (int, error) { return 7, nil }); v != 7 || err != nil {
 				t.Errorf("the next load got %d, %v, want 7", v, err)
 			}
 			if got := l.Stats(); got != (Stats{Loads: 2, Panics: 1}) {
@@ -69,7 +69,7 @@ func TestCallSurvivesTheLoader(t *testing.T) {
 }
 
 func TestCallPanicNil(t *testing.T) {
-	_, err := Call(t.Context(), NewLimiter(0, 0), 0, func(context.Context) (int, error) { panic(nil) })
+	_, err := Call(t.Context(), NewLimiter(0, 0), Job{}, func(context.Context) (int, error) { panic(nil) })
 	if _, ok := errors.AsType[*runtime.PanicNilError](err); !ok {
 		t.Errorf("got %v, want a *runtime.PanicNilError", err)
 	}
@@ -83,7 +83,7 @@ func TestCallBoundsTheStack(t *testing.T) {
 		}
 		return deep(n-1) + 1
 	}
-	_, err := Call(t.Context(), NewLimiter(0, 0), 0, func(context.Context) (int, error) { return deep(10_000), nil })
+	_, err := Call(t.Context(), NewLimiter(0, 0), Job{}, func(context.Context) (int, error) { return deep(10_000), nil })
 	var p *PanicError
 	if !errors.As(err, &p) || len(p.Stack) > maxStackBytes {
 		t.Errorf("got %v with a stack of %d bytes, want at most %d", err, len(p.Stack), maxStackBytes)
@@ -117,7 +117,7 @@ func TestCallTimeout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := NewLimiter(0, 0)
 				start := time.Now()
-				_, err := Call(t.Context(), l, tt.timeout, tt.load)
+				_, err := Call(t.Context(), l, Job{Timeout: tt.timeout}, tt.load)
 				if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 					t.Errorf("got %v, want %v", err, tt.want)
 				}
@@ -135,14 +135,14 @@ func TestCallAbandonsADeafLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter(1, 100*time.Millisecond)
 		deaf := func(context.Context) (int, error) { time.Sleep(time.Minute); panic("late") }
-		if _, err := Call(t.Context(), l, time.Second, deaf); !errors.Is(err, ErrTimeout) {
+		if _, err := Call(t.Context(), l, Job{Timeout: time.Second}, deaf); !errors.Is(err, ErrTimeout) {
 			t.Fatalf("got %v, want ErrTimeout", err)
 		}
 		want := Stats{InUse: 1, Running: 1, Abandoned: 1, Loads: 1, Timeouts: 1}
 		if got := l.Stats(); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
-		if _, err := Call(t.Context(), l, time.Second, deaf); !errors.Is(err, ErrShed) {
+		if _, err := Call(t.Context(), l, Job{Timeout: time.Second}, deaf); !errors.Is(err, ErrShed) {
 			t.Errorf("got %v while the loader holds the slot, want ErrShed", err)
 		}
 		time.Sleep(time.Minute)
@@ -175,7 +175,7 @@ func TestCallCancelled(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(time.Second, cancel)
 				start := time.Now()
-				_, err := Call(ctx, l, 0, tt.load)
+				_, err := Call(ctx, l, Job{}, tt.load)
 				if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 					t.Errorf("got %v, want %v", err, tt.want)
 				}
@@ -198,7 +198,7 @@ func TestCallWaitsForASlot(t *testing.T) {
 		var running, most atomic.Int64
 		for range 20 {
 			go func() {
-				_, err := Call(t.Context(), l, 0, func(context.Context) (int, error) {
+				_, err := Call(t.Context(), l, Job{}, func(context.Context) (int, error) {
 					most.Store(max(most.Load(), running.Add(1)))
 					time.Sleep(time.Second)
 					running.Add(-1)
@@ -222,7 +222,7 @@ func TestCallNestedLoadsDoNotStarve(t *testing.T) {
 		l := NewLimiter(2, 100*time.Millisecond)
 		var chain func(ctx context.Context, depth int) (int, error)
 		chain = func(ctx context.Context, depth int) (int, error) {
-			return Call(ctx, l, 0, func(ctx context.Context) (int, error) {
+			return Call(ctx, l, Job{}, func(ctx context.Context) (int, error) {
 				time.Sleep(time.Millisecond)
 				if depth == 0 {
 					return 1, nil
@@ -257,14 +257,14 @@ func TestCallNestedLoadsTakeTurns(t *testing.T) {
 			time.Sleep(time.Millisecond) // until both have a slot
 			var g errgroup.Group
 			for range 5 {
-				g.Go(func() error { _, err := Call(ctx, l, 0, inner); return err })
+				g.Go(func() error { _, err := Call(ctx, l, Job{}, inner); return err })
 			}
 			return 0, g.Wait()
 		}
 		start := time.Now()
 		var g errgroup.Group
 		for range 2 {
-			g.Go(func() error { _, err := Call(t.Context(), l, 0, outer); return err })
+			g.Go(func() error { _, err := Call(t.Context(), l, Job{}, outer); return err })
 		}
 		if err := g.Wait(); err != nil {
 			t.Errorf("got %v, want none shed", err)
@@ -283,11 +283,11 @@ func TestCallLendsItsSlotOnce(t *testing.T) {
 		l := NewLimiter(1, 100*time.Millisecond)
 		sleep := func(ctx context.Context) (int, error) { time.Sleep(10 * time.Second); return 0, ctx.Err() }
 		borrower, second := make(chan error, 1), make(chan error, 1)
-		_, err := Call(t.Context(), l, time.Second, func(ctx context.Context) (int, error) {
+		_, err := Call(t.Context(), l, Job{Timeout: time.Second}, func(ctx context.Context) (int, error) {
 			ctx = context.WithoutCancel(ctx)
-			go func() { _, err := Call(ctx, l, -1, sleep); borrower <- err }()
+			go func() { _, err := Call(ctx, l, Job{Timeout: -1}, sleep); borrower <- err }()
 			synctest.Wait()
-			go func() { _, err := Call(ctx, l, -1, sleep); second <- err }()
+			go func() { _, err := Call(ctx, l, Job{Timeout: -1}, sleep); second <- err }()
 			time.Sleep(time.Millisecond)
 			return 0, nil
 		})
@@ -297,7 +297,7 @@ func TestCallLendsItsSlotOnce(t *testing.T) {
 		if err := <-second; !errors.Is(err, ErrShed) {
 			t.Errorf("a second nested load beside the first: got %v, want ErrShed", err)
 		}
-		if err := l.Acquire(t.Context()); !errors.Is(err, ErrShed) {
+		if err := l.Acquire(t.Context(), Normal); !errors.Is(err, ErrShed) {
 			t.Errorf("got %v while a borrower still runs in the slot, want ErrShed", err)
 		}
 		if err := <-borrower; err != nil {
@@ -309,14 +309,14 @@ func TestCallLendsItsSlotOnce(t *testing.T) {
 
 func TestCallOverHasNothingToLend(t *testing.T) {
 	l := NewLimiter(1, -1)
-	kept, err := Call(t.Context(), l, 0, func(ctx context.Context) (context.Context, error) {
+	kept, err := Call(t.Context(), l, Job{}, func(ctx context.Context) (context.Context, error) {
 		return context.WithoutCancel(ctx), nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustAcquire(t, l)
-	if _, err := Call(kept, l, 0, func(context.Context) (int, error) { return 0, nil }); !errors.Is(err, ErrShed) {
+	if _, err := Call(kept, l, Job{}, func(context.Context) (int, error) { return 0, nil }); !errors.Is(err, ErrShed) {
 		t.Errorf("got %v, want ErrShed: the load of that context is over", err)
 	}
 }

@@ -3,6 +3,8 @@ package origin
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -13,8 +15,19 @@ const (
 	DefaultQueueTimeout = 100 * time.Millisecond
 )
 
-// ErrShed is returned for a load that got no slot in time.
+// ErrShed is returned for a load that got no slot. The error is a *ShedError.
 var ErrShed = errors.New("nearcache: no loader slot in time")
+
+// ShedError says when a load that was shed may be tried again.
+type ShedError struct {
+	RetryAfter time.Duration
+}
+
+// Error implements error.
+func (e *ShedError) Error() string { return fmt.Sprintf("%v, retry after %v", ErrShed, e.RetryAfter) }
+
+// Is tells that target is ErrShed.
+func (e *ShedError) Is(target error) bool { return target == ErrShed }
 
 // Stats is a snapshot of a Limiter's counters.
 type Stats struct {
@@ -26,17 +39,26 @@ type Stats struct {
 	Shed      uint64 // Acquires that returned ErrShed
 	Timeouts  uint64 // Calls that returned ErrTimeout
 	Panics    uint64 // loaders that panicked or left their goroutine
+	Open      bool   // loads are refused, since all of the last ones failed
 }
 
-// Limiter hands out a fixed number of slots, first come, first served. Who has waited for the queue timeout is shed: that, and not a length,
-// bounds the queue. All methods are safe for concurrent use.
+// Limiter hands out a fixed number of slots. A free one goes to the highest priority; within a priority to whoever has waited longest, but to
+// the newest while the longest wait is over half the queue timeout: then not all can have one in time, and it is better that some wait
+// briefly than that all wait until it is nearly too late. Who has waited for the queue timeout is shed. All methods are safe for concurrent use.
 type Limiter struct {
-	slots chan struct{} // one element for each slot that is taken, and senders queue in order; nil: unbounded
-	queue time.Duration // negative: nobody waits
+	max     int           // slots; negative: unbounded
+	queue   time.Duration // negative: nobody waits
+	breaker breaker
 
-	inUse, waiting, running, abandoned atomic.Int64
-	loads, shed                        atomic.Uint64
-	timeouts, panics                   atomic.Uint64
+	mu    sync.Mutex // guards what follows. It is a leaf
+	inUse int
+	low   int // slots with loads of Low
+	lines lines
+	took  time.Duration // by a load, on average of the last ones
+
+	running, abandoned atomic.Int64
+	loads, shed        atomic.Uint64
+	timeouts, panics   atomic.Uint64
 }
 
 // NewLimiter returns a limiter of maxLoads slots: 0 means DefaultMaxLoads, negative any number. A caller waits for one for at most
@@ -48,22 +70,18 @@ func NewLimiter(maxLoads int, queueTimeout time.Duration) *Limiter {
 	if queueTimeout == 0 {
 		queueTimeout = DefaultQueueTimeout
 	}
-	l := &Limiter{queue: queueTimeout}
-	if maxLoads > 0 {
-		l.slots = make(chan struct{}, maxLoads)
-	}
-	return l
+	return &Limiter{max: maxLoads, queue: queueTimeout}
 }
 
-// Acquire takes a slot, waiting for one if it has to. It returns nil, and Release must follow; or ErrShed after the queue timeout; or ctx's
+// Acquire takes a slot, waiting for one if it has to. It returns nil, and Release with the same priority must follow; or a *ShedError; or ctx's
 // error, always if ctx has ended before the call.
-func (l *Limiter) Acquire(ctx context.Context) error {
-	_, err := l.acquire(ctx, nil)
+func (l *Limiter) Acquire(ctx context.Context, p Priority) error {
+	_, err := l.acquire(ctx, p, nil)
 	return err
 }
 
 // acquire is Acquire that takes a place, by sending to it, if that is free earlier. It reports whether it did.
-func (l *Limiter) acquire(ctx context.Context, place chan struct{}) (placed bool, err error) {
+func (l *Limiter) acquire(ctx context.Context, p Priority, place chan struct{}) (placed bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -72,63 +90,84 @@ func (l *Limiter) acquire(ctx context.Context, place chan struct{}) (placed bool
 		return true, nil
 	default:
 	}
-	if l.slots == nil {
-		l.inUse.Add(1)
+	w := l.enter(p)
+	if w == nil {
 		return false, nil
 	}
-	select {
-	case l.slots <- struct{}{}:
-		l.inUse.Add(1)
-		return false, nil
-	default:
-	}
-	if l.queue < 0 {
-		l.shed.Add(1)
-		return false, ErrShed
-	}
-	return l.wait(ctx, place)
-}
-
-// wait queues for a slot and the place at once.
-func (l *Limiter) wait(ctx context.Context, place chan struct{}) (placed bool, err error) {
-	l.waiting.Add(1)
-	defer l.waiting.Add(-1)
 	t := time.NewTimer(l.queue)
 	defer t.Stop()
 	select {
 	case place <- struct{}{}:
+		if l.leave(w) {
+			l.Release(p)
+		}
 		return true, nil
-	case l.slots <- struct{}{}:
-		l.inUse.Add(1)
+	case got := <-w.done:
+		if !got {
+			return false, l.refuse(l.wait())
+		}
 		return false, nil
 	case <-ctx.Done():
+		if l.leave(w) {
+			l.Release(p)
+		}
 		return false, ctx.Err()
 	case <-t.C:
-		l.shed.Add(1)
-		return false, ErrShed
+		if !l.leave(w) {
+			return false, l.refuse(l.wait())
+		}
+		return false, nil
 	}
 }
 
 // Release gives back a slot that Acquire took.
-func (l *Limiter) Release() {
-	l.inUse.Add(-1)
-	if l.slots != nil {
-		<-l.slots
+func (l *Limiter) Release(p Priority) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inUse--
+	if p == Low {
+		l.low--
 	}
+	l.handOutLocked(time.Now())
+}
+
+// refuse counts a load that is shed.
+func (l *Limiter) refuse(retryAfter time.Duration) error {
+	l.shed.Add(1)
+	return &ShedError{RetryAfter: retryAfter}
+}
+
+// wait estimates when a slot is free for one who comes now.
+func (l *Limiter) wait() time.Duration {
+	const least, most = 10 * time.Millisecond, 10 * time.Second
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := 1
+	for i := range l.lines {
+		waiting += l.lines[i].n
+	}
+	d := time.Duration(waiting) * l.took / time.Duration(max(l.max, 1))
+	return min(max(d, l.queue, least), most)
 }
 
 // Stats returns the counters.
 func (l *Limiter) Stats() Stats {
-	return Stats{
-		InUse:     l.inUse.Load(),
-		Waiting:   l.waiting.Load(),
+	s := Stats{
 		Running:   l.running.Load(),
 		Abandoned: l.abandoned.Load(),
 		Loads:     l.loads.Load(),
 		Shed:      l.shed.Load(),
 		Timeouts:  l.timeouts.Load(),
 		Panics:    l.panics.Load(),
+		Open:      l.breaker.isOpen(),
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.InUse = int64(l.inUse)
+	for i := range l.lines {
+		s.Waiting += int64(l.lines[i].n)
+	}
+	return s
 }
 
 // begin counts a loader in, end counts it out; abandoned says that its Call has returned.
@@ -137,7 +176,11 @@ func (l *Limiter) begin() {
 	l.running.Add(1)
 }
 
-func (l *Limiter) end(abandoned bool) {
+func (l *Limiter) end(abandoned bool, took time.Duration) {
+	const weight = 8 // of the past
+	l.mu.Lock()
+	l.took += (took - l.took) / weight
+	l.mu.Unlock()
 	if abandoned {
 		l.abandoned.Add(-1)
 	}

@@ -11,21 +11,22 @@ import (
 // A place is lent to one load at a time; what a loader starts beside that queues for it and for slots at once. The Limiter's slot is free
 // again when the load and whoever borrowed from it have ended.
 type slot struct {
-	limiter *Limiter
-	lender  *slot         // nil: it holds a slot of the limiter
-	refs    atomic.Int32  // the load itself and its borrower; 0: over
-	place   chan struct{} // capacity 1; full: lent
+	limiter  *Limiter
+	priority Priority
+	lender   *slot         // nil: it holds a slot of the limiter
+	refs     atomic.Int32  // the load itself and its borrower; 0: over
+	place    chan struct{} // capacity 1; full: lent
 }
 
 // slotKey is the key of a load's place in its context, one for each limiter.
 type slotKey struct{ limiter *Limiter }
 
 // acquireSlot finds a place for a load: that of the load which ctx belongs to, or a slot of the limiter.
-func (l *Limiter) acquireSlot(ctx context.Context) (*slot, error) {
-	s := &slot{limiter: l, place: make(chan struct{}, 1)}
+func (l *Limiter) acquireSlot(ctx context.Context, p Priority) (*slot, error) {
+	s := &slot{limiter: l, priority: p, place: make(chan struct{}, 1)}
 	s.refs.Store(1)
 	if outer, ok := ctx.Value(slotKey{l}).(*slot); ok {
-		lent, err := l.acquire(ctx, outer.place)
+		lent, err := l.acquire(ctx, p, outer.place)
 		if err != nil || !lent {
 			return s, err
 		}
@@ -34,7 +35,7 @@ func (l *Limiter) acquireSlot(ctx context.Context) (*slot, error) {
 			return s, nil
 		}
 	}
-	return s, l.Acquire(ctx)
+	return s, l.Acquire(ctx, p)
 }
 
 // context returns ctx for the loader that has the place.
@@ -61,7 +62,7 @@ func (s *slot) release() {
 		return
 	}
 	if s.lender == nil {
-		s.limiter.Release()
+		s.limiter.Release(s.priority)
 		return
 	}
 	<-s.lender.place

@@ -123,7 +123,7 @@ const (
 // Failure is an error that crossed the wire.
 type Failure struct {
 	Kind   FailureKind
-	Code   string // Config.Errors' code of the loader's error, if it has one
+	Code   string // Config.Errors' code of the loader's error, if it has one; FailureShed: when to try again, as a Go duration
 	Text   string // the error's text, cut to MaxFailureText bytes
 	Member string // the member the failure happened on
 }
