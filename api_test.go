@@ -46,6 +46,7 @@ func TestConfigProblems(t *testing.T) {
 		"errors":         {config{Load: load, Errors: map[string]error{"": nil}}, []string{"Errors", "Errors"}},
 		"refresh ahead":  {config{Load: load, RefreshAhead: 1}, []string{"RefreshAhead is not available yet"}},
 		"stale on error": {config{Load: load, StaleOnError: -1}, []string{"StaleOnError must not be negative"}},
+		"gather":         {config{Load: load, Gather: 1}, []string{"Gather needs LoadMany"}},
 		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
 		"audit": {config{Load: load, Audit: nearcache.AuditConfig{Invalidations: -1, Values: 101}}, []string{
 			"Audit.Invalidations must be between 0 and 100", "Audit.Values must be between 0 and 100",
@@ -135,23 +136,18 @@ func TestAFailedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// What belongs to a later version says so.
-func TestNotYet(t *testing.T) {
+// What a call is given that does not exist is refused.
+func TestOptionsThatDoNotExist(t *testing.T) {
 	c, err := nearcache.New(nil, "ks", nearcache.Config[string]{Load: func(context.Context, string) (string, error) { return "v", nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close(t.Context())
 	ctx := t.Context()
-	for name, call := range map[string]func() error{
-		"Warm": func() error { return c.Warm(ctx, slices.Values([]string{"k"}), 1) },
-	} {
-		var ce *nearcache.ConfigError
-		if err := call(); !errors.As(err, &ce) || !strings.Contains(err.Error(), "not available yet") {
-			t.Errorf("%s: got %v, want a *ConfigError that says so", name, err)
-		}
-	}
 	var ce *nearcache.ConfigError
+	if err := c.Warm(ctx, slices.Values([]string{"k"}), 0); !errors.As(err, &ce) {
+		t.Errorf("Warm at no rate: got %v, want a *ConfigError", err)
+	}
 	if err := c.Invalidate(nearcache.WithAck(ctx, 7), "k"); !errors.As(err, &ce) {
 		t.Errorf("an Ack that does not exist: got %v, want a *ConfigError", err)
 	}

@@ -30,6 +30,7 @@ type Cache[V any] struct {
 	flights *flights[V]
 	// refreshes are the flights of Refresh: they must not be joined by a Get that began before, nor join one.
 	refreshes *flights[V]
+	gathering gathering[V]
 	private   *Node // the node of New(nil, ...): closed with the cache
 }
 

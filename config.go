@@ -170,6 +170,9 @@ type Config[V any] struct {
 	// LoadMany reads several keys at once, for GetMany. Keys that are absent from the result are not found; ErrNotFound, wrapped or
 	// not, is a result without any. The list of keys belongs to it, the result to the cache.
 	LoadMany func(ctx context.Context, keys []string) (map[string]V, error)
+	// Gather lets the loads that single Gets cause on this node within so long after the first one run as one LoadMany, at most 512 keys at a time:
+	// fewer and larger queries, at so much more latency; a millisecond is much. It needs LoadMany, and then Load is not used. 0: they do not.
+	Gather time.Duration
 	// Codec turns values into bytes and back. Default: identity for []byte and string, protobuf for proto.Message, else JSON.
 	Codec Codec[V]
 	// TTL is the lifetime of an entry at its owner, counted from the start of its load. 0 means 5 min. It must be finite: it is
@@ -327,6 +330,8 @@ func (c Config[V]) effective() (Config[V], error) {
 // notYet adds a problem for everything that belongs to a later version.
 func (c Config[V]) notYet(p *problems) {
 	p.require(c.RefreshAhead >= 0, "RefreshAhead must not be negative")
+	p.duration("Gather", &c.Gather, 0, false)
+	p.require(c.Gather <= 0 || c.LoadMany != nil, "Gather needs LoadMany")
 	p.duration("StaleOnError", &c.StaleOnError, 0, false)
 	p.require(c.OriginLag >= 0, "OriginLag must not be negative")
 	p.require(c.Audit.Invalidations >= 0 && c.Audit.Invalidations <= maxAuditRate, "Audit.Invalidations must be between 0 and %d", maxAuditRate)

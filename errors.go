@@ -169,8 +169,3 @@ func quoteKey(key string) string {
 	}
 	return strconv.Quote(key)
 }
-
-// notYet is the answer to what a later version will do.
-func notYet(what string) *ConfigError {
-	return &ConfigError{Problems: []string{what + " is not available yet"}}
-}

@@ -29,6 +29,10 @@ func (x *fetch[V]) load() {
 	if x.relieve() {
 		defer x.abortable()()
 	}
+	if x.c.policy.gather > 0 {
+		x.c.gather(x)
+		return
+	}
 	l, err := x.c.callLoader(x.ctx, x.f.Key)
 	x.deliver(&l, err)
 }

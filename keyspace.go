@@ -79,7 +79,7 @@ type policy struct {
 	maxValueBytes             int
 	loadTimeout, queueTimeout time.Duration
 	lag                       time.Duration
-	stale                     time.Duration
+	stale, gather             time.Duration
 	maxLoads                  int
 	ack                       Ack
 	errors                    map[string]error
@@ -94,8 +94,8 @@ func (c Config[V]) policy() policy {
 		maxBytes: c.MaxBytes, nearBytes: c.NearBytes,
 		maxValueBytes: c.MaxValueBytes,
 		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
-		lag:      c.OriginLag,
-		stale:    c.StaleOnError,
+		lag:   c.OriginLag,
+		stale: c.StaleOnError, gather: c.Gather,
 		maxLoads: c.MaxLoads,
 		ack:      c.Ack,
 		errors:   c.Errors,
@@ -117,14 +117,14 @@ func (p policy) refreshes() int {
 	return p.maxLoads
 }
 
-// longestLoad is how long a lease may be in use: the wait for a slot and the load.
+// longestLoad is how long a lease may be in use: the wait for others to load with it and for a slot, and the load.
 func (p policy) longestLoad() time.Duration {
 	const unlimited = time.Hour
 	load := p.loadTimeout
 	if load < 0 {
 		load = unlimited
 	}
-	return load + max(p.queueTimeout, 0)
+	return load + max(p.queueTimeout, 0) + p.gather
 }
 
 // leaseLife is how long a lease lives: a second longer than its holder may need, so that a late end is the holder's own.

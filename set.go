@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"time"
 
@@ -225,6 +224,3 @@ func (c *Cache[V]) Refresh(ctx context.Context, key string) (V, error) {
 	c.countResult(key, res.info, err, began)
 	return res.value, err
 }
-
-// Warm is not available yet: it returns a *ConfigError.
-func (c *Cache[V]) Warm(_ context.Context, _ iter.Seq[string], _ int) error { return notYet("Warm") }
