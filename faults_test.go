@@ -294,6 +294,7 @@ func TestTagsInPartitionsByChance(t *testing.T) {
 func storms(t *testing.T, nodes int, seed uint64, bursts int, cfg nearcache.Config[string]) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var loads atomic.Uint64
+	cfg.LoadTimeout = 30 * time.Second // several slow loads one after the other, where members go while they wait
 	s := newStorm(t, nodes, cfg, func() time.Duration {
 		if loads.Add(1)%50 == 0 {
 			return 5 * time.Second
