@@ -37,6 +37,7 @@ type Item[V any] struct {
 	// take the place of an older one from the owner, for as long as that could be one, and ends with what ends that.
 	Inherits bool
 	Absent   bool // the key does not exist at the origin; Value is zero
+	Kept     bool // no other copy displaces it (store.Tx.Kept)
 }
 
 // servable is R4.
@@ -140,8 +141,16 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 		it.Source, it.Gen, it.Seq = old.Value.Source, old.Value.Gen, old.Value.Seq
 		it.Stale, end = old.Deadline-deadline, old.Deadline
 	}
+	tx.Kept = it.Kept
 	_, ok := tx.Put(it, bytes+it.Mark.Bytes(), end, now)
 	return ok
+}
+
+// Keep makes the copy of key that is held, if there is one, one that no other copy displaces, or an ordinary one.
+func (c *Cache[V]) Keep(key string, keep bool) {
+	tx := c.store.Begin(key)
+	defer tx.End()
+	tx.Keep(keep)
 }
 
 // Invalidate applies event seq of src's stream to key: it drops the copy that came from src, unless the value was

@@ -16,6 +16,8 @@
 // when keys come back that it lost, and shrinks when keys come back that main lost (as ARC's lists do: Megiddo,
 // Modha, FAST'03).
 //
+// What the caller wants to have kept (Tx.Kept) is in a third queue, which no hand passes, up to half of the budget.
+//
 // Expiry: Get does not return an entry whose deadline has passed; Sweep frees those that nobody asks for, in the
 // order of their deadlines.
 //

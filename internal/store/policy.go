@@ -22,11 +22,16 @@ const (
 	// that nobody can hold the cache by making the resident keys look frequent.
 	frequent   = 6
 	luckyDraws = 128
+	// keptPart of the budget at most is for entries that no hand passes: the cache stays one for all others.
+	keptPart = 0.5
 )
 
 // entrance returns the queue in which the newcomer e begins, or false: it must stay out, because it is larger than
 // the window and rarer than main's victim. Were it to pass through the window, it would throw everybody else out of it.
 func (sh *shard[V]) entrance(e *Entry[V], now int64) (*queue[V], bool) {
+	if e.kept {
+		return &sh.kept, true
+	}
 	switch sh.ghosts.recall(e.hash, uint32(ghostLife*float64(sh.entries()))) {
 	case fromWindow:
 		sh.moveWindow(growStep)
@@ -66,6 +71,14 @@ func (sh *shard[V]) settle(now int64) {
 	}
 }
 
+// mayKeep tells whether there is room for an entry that no hand passes, in the place of old or, if that is nil, of none.
+func (sh *shard[V]) mayKeep(cost int64, old *Entry[V]) bool {
+	if old != nil && old.kept {
+		cost -= int64(old.cost)
+	}
+	return sh.kept.bytes+cost <= int64(keptPart*float64(sh.maxBytes))
+}
+
 func (sh *shard[V]) over() bool {
 	return sh.bytes() > sh.maxBytes || int64(sh.entries()) > sh.maxEntries
 }
@@ -77,6 +90,10 @@ func (sh *shard[V]) windowOver() bool {
 
 // evict drops one entry.
 func (sh *shard[V]) evict(now int64) {
+	if sh.window.n+sh.main.n == 0 {
+		sh.drop(sh.kept.oldest(), now)
+		return
+	}
 	if sh.window.n == 0 || sh.main.n > 0 && !sh.windowOver() {
 		sh.drop(sh.hand(&sh.main, now), now)
 		return

@@ -17,6 +17,7 @@ type shard[V any] struct {
 	mu            sync.Mutex // guards all that follows, the inside of the index, and the callers' tables of this shard
 	window        queue[V]   // new entries; the oldest is under its hand
 	main          queue[V]   // entries that won a duel, or came when there was room
+	kept          queue[V]   // entries that no hand passes (Tx.Kept)
 	due           wheel[V]
 	sketch        sketch
 	ghosts        ghosts
@@ -46,9 +47,9 @@ func (sh *shard[V]) init(maxBytes, maxEntries int64) {
 	sh.resize(maxBytes)
 }
 
-func (sh *shard[V]) entries() int { return sh.window.n + sh.main.n }
+func (sh *shard[V]) entries() int { return sh.window.n + sh.main.n + sh.kept.n }
 
-func (sh *shard[V]) bytes() int64 { return sh.window.bytes + sh.main.bytes }
+func (sh *shard[V]) bytes() int64 { return sh.window.bytes + sh.main.bytes + sh.kept.bytes }
 
 // fits tells whether an entry of this cost can be held at all.
 func (sh *shard[V]) fits(cost int64) bool { return cost <= sh.maxBytes && cost <= math.MaxUint32 }
@@ -87,13 +88,18 @@ func (sh *shard[V]) count(e *Entry[V], n int64) {
 // replace puts e in the place of old, which has the same key. An old entry that had expired was missed by a reader:
 // that counts as a use.
 func (sh *shard[V]) replace(old, e *Entry[V], now int64) {
-	e.main = old.main
+	e.main = old.main || old.kept
 	sh.report(old)
 	e.word.Store(old.word.Load() &^ ((batch - 1) << hitsShift))
 	if old.Deadline <= now {
 		e.used()
 	}
-	sh.queueOf(old).swap(old, e)
+	if e.kept == old.kept {
+		sh.queueOf(old).swap(old, e)
+	} else {
+		sh.queueOf(old).remove(old)
+		sh.queueOf(e).push(e)
+	}
 	sh.due.remove(old)
 	sh.due.add(e, now)
 	sh.index.Load().swap(old, e)
@@ -111,7 +117,10 @@ func (sh *shard[V]) unlink(e *Entry[V]) {
 }
 
 func (sh *shard[V]) queueOf(e *Entry[V]) *queue[V] {
-	if e.main {
+	switch {
+	case e.kept:
+		return &sh.kept
+	case e.main:
 		return &sh.main
 	}
 	return &sh.window

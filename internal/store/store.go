@@ -48,6 +48,7 @@ type Entry[V any] struct {
 	bucketPos uint32 // in its deadline bucket
 	bucket    uint16 // its deadline bucket
 	main      bool   // in main, else in the window
+	kept      bool   // in kept, else in one of those
 }
 
 // Bytes is what the entry counts of the budget.

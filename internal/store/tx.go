@@ -9,6 +9,10 @@ type Tx[V any] struct {
 	number int
 	key    string
 	hash   uint64
+
+	// Kept makes what Put stores an entry that no other one displaces, as long as no more than half of the shard's budget is of that
+	// kind: beyond it the entry is one like others. It goes by its deadline, by Delete, and when a Put without Kept replaces it.
+	Kept bool
 }
 
 // Entry returns the key's entry, expired or not, or nil.
@@ -29,8 +33,9 @@ func (t *Tx[V]) Put(v V, bytes, deadline, now int64) (*Entry[V], bool) {
 		t.shard.tooLarge++
 		return nil, false
 	}
-	e := &Entry[V]{Deadline: deadline, Value: v, hash: t.hash, cost: uint32(cost)}
-	if old := t.Entry(); old != nil {
+	old := t.Entry()
+	e := &Entry[V]{Deadline: deadline, Value: v, hash: t.hash, cost: uint32(cost), kept: t.Kept && t.shard.mayKeep(cost, old)}
+	if old != nil {
 		e.Key = old.Key
 		t.shard.replace(old, e, now)
 	} else {
@@ -39,6 +44,17 @@ func (t *Tx[V]) Put(v V, bytes, deadline, now int64) (*Entry[V], bool) {
 	}
 	t.shard.settle(now)
 	return e, true
+}
+
+// Keep makes the key's entry, if there is one, kept or not, as Kept does with a Put.
+func (t *Tx[V]) Keep(keep bool) {
+	e := t.Entry()
+	if e == nil || e.kept == keep || keep && !t.shard.mayKeep(int64(e.cost), nil) {
+		return
+	}
+	t.shard.queueOf(e).remove(e)
+	e.kept, e.main = keep, true
+	t.shard.queueOf(e).push(e)
 }
 
 // Delete removes the key's entry and returns it, or nil when there is none.
