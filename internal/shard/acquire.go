@@ -12,6 +12,8 @@ type Ask struct {
 	Until  int64 // a queued asker is answered TimedOut from then on
 	// Fresh asks for a value whose load begins after this call: neither a resident entry nor a load under way does.
 	Fresh bool
+	// Ahead asks for a value whose load begins now, while a fresh entry is still there. That does where somebody else loads.
+	Ahead bool
 	// View is the number of the ring (see Move) by which the caller found this member responsible for the key.
 	View uint64
 }
@@ -37,7 +39,7 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 	}
 	var stale *Value
 	if e := tx.Entry(); e != nil && !ask.Fresh {
-		if s.Fresh(&e.Value, now) {
+		if s.Fresh(&e.Value, now) && !(ask.Ahead && t.leases[key] == nil) {
 			return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
 		}
 		if s.servable(&e.Value, now) {

@@ -158,7 +158,7 @@ func (m *model) acquire() {
 	m.names++
 	a := Ask{
 		Holder: m.member(), Waiter: &person{fmt.Sprintf("w%06d", m.names)}, Life: 1 + m.rnd.Int64N(200),
-		Until: m.now + m.rnd.Int64N(150), Fresh: m.rnd.IntN(6) == 0, View: m.viewNumber(),
+		Until: m.now + m.rnd.Int64N(150), Fresh: m.rnd.IntN(6) == 0, Ahead: m.rnd.IntN(6) == 0, View: m.viewNumber(),
 	}
 	m.n.cap = 0
 	if m.rnd.IntN(4) == 0 {

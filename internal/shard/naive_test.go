@@ -111,7 +111,7 @@ func (n *naive) acquire(key string, a Ask, now int64) nwake {
 	if a.View < n.view {
 		return nwake{kind: Moved}
 	}
-	if n.fresh(k, now) && !a.Fresh {
+	if n.fresh(k, now) && !a.Fresh && (!a.Ahead || k.lease != nil) {
 		return nwake{kind: Hit, text: string(k.value.Bytes), keep: true}
 	}
 	stale := ""

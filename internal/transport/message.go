@@ -40,6 +40,7 @@ const (
 	FlagTagged                       // Fill, Set: Tags are all the tags of the value; else they are not known
 	FlagGained                       // Peek: the asker owns the key, and the receiver did before
 	FlagCopies                       // Invalidate: near copies and flights only, since no owner has the old value any more (R12); Peek: near copies as well, no value
+	FlagAhead                        // Get: a fresh entry does only where its successor is being loaded: grant a lease
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.
@@ -64,7 +65,7 @@ type Request struct {
 	LeaseLife time.Duration // Get: how long a granted lease may live; Update: how long the hold lasts
 	Near      time.Duration // Get, Fill: the near lifetime the asker would use; 0: no near copy
 	Version   uint64        // Get: version held; Fill, Set: version of the value; Invalidate: versions below this are dead
-	Hot       uint32        // Get: the asker's estimate of the key's reads per second
+	Hot       uint32        // Get: the key is hot for the asker, which reads it so often a second at least; 0: it is not
 	Token     Token         // Fill, Release; Update: of the hold
 	Age       time.Duration // Fill, Set: since the load began
 	TTL       time.Duration // Fill, Set: lifetime counted from the load's start
@@ -140,7 +141,7 @@ type Reply struct {
 	TTL      time.Duration // lifetime left; 0 with a value: do not keep it
 	Near     time.Duration // near lifetime granted; 0: no near copy
 	Version  uint64
-	Rate     uint32 // the owner's estimate of the key's reads per second
+	Rate     uint32 // uses of the key a second that the owner knows of; 0: none, or it does not tell
 	Token    Token
 	Life     time.Duration // Lease: how long it lives
 	TagPos   uint64        // not used: the owner keeps it with the lease
