@@ -44,7 +44,6 @@ func TestConfigProblems(t *testing.T) {
 		"jitter":         {config{Load: load, Jitter: 1}, []string{"Jitter"}},
 		"large values":   {config{Load: load, MaxValueBytes: 1 << 30}, []string{"MaxValueBytes"}},
 		"errors":         {config{Load: load, Errors: map[string]error{"": nil}}, []string{"Errors", "Errors"}},
-		"refresh ahead":  {config{Load: load, RefreshAhead: 1}, []string{"RefreshAhead is not available yet"}},
 		"stale on error": {config{Load: load, StaleOnError: -1}, []string{"StaleOnError must not be negative"}},
 		"gather":         {config{Load: load, Gather: 1}, []string{"Gather needs LoadMany"}},
 		"origin lag":     {config{Load: load, OriginLag: -1}, []string{"OriginLag must not be negative"}},
@@ -54,8 +53,9 @@ func TestConfigProblems(t *testing.T) {
 		"audit of a replica": {config{Load: load, OriginLag: 1, Audit: nearcache.AuditConfig{Values: 1}}, []string{"Audit.Values with OriginLag needs VersionOf"}},
 		"eviction":           {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
 		"ack":                {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
-		"hot":                {config{Load: load, Hot: nearcache.HotConfig{PerSecond: 1}}, []string{"Hot"}},
-		"pinned":             {config{Load: load, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot"}},
+		"spread":             {config{Load: load, Hot: nearcache.HotConfig{Spread: 3}}, []string{"Hot.Spread is not available yet"}},
+		"pinned":             {config{Load: load, Hot: nearcache.HotConfig{Pin: make([]string, 129)}}, []string{"128 keys", "1 to 65535 bytes"}},
+		"nowhere to pin":     {config{Load: load, NearTTL: -1, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot.Pin needs a near cache"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := nearcache.New(nil, "ks", tt.cfg)

@@ -90,7 +90,7 @@ func New[V any](n *Node, keyspace string, cfg Config[V]) (*Cache[V], error) {
 		private:   private,
 	}
 	c.near = near.New[V](store.Config{MaxBytes: max(n.cfg.NearBytes, 0), Hits: c.hits})
-	if c.keyspace, err = n.open(keyspace, cfg.policy(), c); err != nil {
+	if err := n.open(keyspace, cfg.policy(), c); err != nil {
 		if private != nil {
 			_ = private.Close(context.Background()) // the first error is the one to tell
 		}

@@ -28,10 +28,13 @@ func TestOneLoadOfAColdKey(t *testing.T) {
 	c := testcluster.Loopback(t, nodes, testcluster.PeerTimeout(20*time.Second))
 	c.Warm() // else what is loaded lives a second, which so many callers may take
 	var loads atomic.Int64
-	caches := open(t, c, "k", nearcache.Config[string]{Load: func(_ context.Context, key string) (string, error) {
-		loads.Add(1)
-		return "v" + key, nil
-	}})
+	caches := open(t, c, "k", nearcache.Config[string]{
+		Load: func(_ context.Context, key string) (string, error) {
+			loads.Add(1)
+			return "v" + key, nil
+		},
+		Hot: nearcache.HotConfig{PerSecond: -1}, // a starved node is in doubt: then a hot key is loaded every second
+	})
 	for i := range keys {
 		key := fmt.Sprint("cold-", i)
 		start := make(chan struct{})

@@ -8,8 +8,10 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
+	"github.com/nearcache/nearcache/hotkey"
 	"github.com/nearcache/nearcache/internal/transport"
 	"github.com/nearcache/nearcache/peers"
 )
@@ -83,6 +85,7 @@ const (
 	defaultLoadTimeout      = 10 * time.Second
 	defaultMaxLoads         = 64
 	defaultLoadQueueTimeout = 100 * time.Millisecond
+	defaultHotPerSecond     = 500
 )
 
 // problems collects what is wrong with a configuration.
@@ -194,7 +197,10 @@ type Config[V any] struct {
 	NearTTL time.Duration
 	// NotFoundTTL is the lifetime of the knowledge that a key does not exist. 0 means 5 s; negative: it is not cached.
 	NotFoundTTL time.Duration
-	// RefreshAhead is not available yet.
+	// RefreshAhead is how long before its end a value that is asked for is loaded anew, in the background and once in the whole cluster: readers
+	// are served at once. A value that nobody asks for meanwhile expires. It is capped at half of a value's lifetime, and should be longer
+	// than a load takes. The owner of the key loads, within its own MaxLoads; a load that fails is tried again after a second. 0: a
+	// value is loaded when it has expired, and its readers wait for that. Not negative.
 	RefreshAhead time.Duration
 	// StaleOnError is how long a value is kept beyond its lifetime, and a near copy beyond its own, to be served when the load that
 	// replaces it fails or is shed, or takes longer than LoadQueueTimeout: marked stale, in place of an error. The load goes on, and after a
@@ -232,15 +238,23 @@ type Config[V any] struct {
 	Ack Ack
 	// Audit is what is checked in production. Nothing by default.
 	Audit AuditConfig
-	// Hot is not available yet.
+	// Hot is about keys that are read very often.
 	Hot HotConfig
 }
 
-// HotConfig will tell what makes a key hot. It is not available yet: it must be zero.
+// HotConfig says which keys are hot on this node, 128 at most. The near copy of a hot key is not displaced by others (within half of the near
+// cache's budget), is fetched anew before it ends, while the key is read or pinned, and the key is loaded anew before it expires. So its
+// readers wait for nobody, as long as NearTTL is half a second or more, and a load takes less than a second and a fifth of the lifetime.
+// It needs a near cache.
 type HotConfig struct {
-	PerSecond int      // reads per second on this node that make a key hot
-	Pin       []string // keys that are always hot
-	Spread    int      // members that serve a cluster-wide hot key
+	// PerSecond is how often a key must be read within a second on this node to become hot, at once. It is hot until it was read less than half as
+	// often for ten seconds on end. Of a key that its owner sees used an eighth as often, by all members together, every member that
+	// reads it keeps its near copy from being displaced. 0 means 500; negative: none of this.
+	PerSecond int
+	// Pin are keys that are always hot, read or not, at most 128. They take part where PerSecond is negative too.
+	Pin []string
+	// Spread is not available yet: it must be 0.
+	Spread int
 }
 
 // Eviction is what makes room for a new entry.
@@ -323,13 +337,26 @@ func (c Config[V]) effective() (Config[V], error) {
 		p.require(err != nil, "Errors: %q has no error", code)
 	}
 	p.require(c.Ack.valid(), "there is no Ack %d", c.Ack)
+	p.duration("RefreshAhead", &c.RefreshAhead, 0, false)
+	c.Hot.check(&p, c.NearTTL)
 	c.notYet(&p)
 	return c, p.err()
 }
 
+// check resolves the default and adds what is wrong.
+func (h *HotConfig) check(p *problems, nearTTL time.Duration) {
+	if h.PerSecond == 0 {
+		h.PerSecond = defaultHotPerSecond
+	}
+	h.Pin = slices.Clone(h.Pin) // the caller's own
+	p.require(len(h.Pin) <= hotkey.MaxHot, "Hot.Pin must not have more than %d keys", hotkey.MaxHot)
+	p.require(len(h.Pin) == 0 || nearTTL > 0, "Hot.Pin needs a near cache: NearTTL is negative")
+	p.require(!slices.ContainsFunc(h.Pin, func(key string) bool { return key == "" || len(key) > transport.MaxKeyBytes }),
+		"Hot.Pin: a key must have 1 to %d bytes", transport.MaxKeyBytes)
+}
+
 // notYet adds a problem for everything that belongs to a later version.
 func (c Config[V]) notYet(p *problems) {
-	p.require(c.RefreshAhead >= 0, "RefreshAhead must not be negative")
 	p.duration("Gather", &c.Gather, 0, false)
 	p.require(c.Gather <= 0 || c.LoadMany != nil, "Gather needs LoadMany")
 	p.duration("StaleOnError", &c.StaleOnError, 0, false)
@@ -337,7 +364,6 @@ func (c Config[V]) notYet(p *problems) {
 	p.require(c.Audit.Invalidations >= 0 && c.Audit.Invalidations <= maxAuditRate, "Audit.Invalidations must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values >= 0 && c.Audit.Values <= maxAuditRate, "Audit.Values must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values == 0 || c.OriginLag == 0 || c.VersionOf != nil, "Audit.Values with OriginLag needs VersionOf")
-	p.require(c.RefreshAhead <= 0, "RefreshAhead is not available yet")
 	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
-	p.require(c.Hot.PerSecond == 0 && c.Hot.Spread == 0 && len(c.Hot.Pin) == 0, "Hot is not available yet")
+	p.require(c.Hot.Spread == 0, "Hot.Spread is not available yet")
 }

@@ -214,6 +214,9 @@ func (ks *keyspace) getRequest(req *transport.Request, key string, flags uint32)
 		req.Near, req.StaleFor = d, p.stale
 		req.Flags |= transport.FlagNear
 	}
+	if ks.hot.IsHot(key) {
+		req.Hot = uint32(max(p.hot.PerSecond, 1)) // at least
+	}
 }
 
 // fetch is a flight on its way from member to member, on a goroutine of its own.
@@ -575,6 +578,7 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 	case a.target == a.m.Self:
 		it.Inherits = true
 	}
+	it.Kept = c.keeps(f.Key, rep)
 	c.near.Install(f.Key, it, bytes, a.sent+int64(life), now, func() bool {
 		still := !f.IsSplit() && !c.closed.Load() && c.node.members.Load() == a.m
 		if still {

@@ -23,6 +23,8 @@ type keyspace struct {
 	shard    *shard.Shard
 	limiter  *origin.Limiter
 	hot      *hotkey.Keys
+	renewals renewals
+	fetchHot int64 // when hot keys without a near copy are fetched again; of the goroutine tick
 	local    local
 	own      *invalidation.OwnView
 	ownTags  *invalidation.OwnTags
@@ -46,6 +48,8 @@ type keyspace struct {
 
 // local is the typed part of a keyspace, as far as the untyped one needs it.
 type local interface {
+	// attach tells it of its keyspace.
+	attach(ks *keyspace)
 	// forget drops the near copy of key and splits its flight.
 	forget(key string)
 	// forgetAll does so for all keys.
@@ -69,6 +73,12 @@ type local interface {
 	flying(key string) bool
 	// compare compares what this node serves of a key with the origin, for the audit.
 	compare(key string)
+	// tend keeps the near copy of a hot key and has it fetched anew in time; with again also if there is none.
+	tend(key string, again bool, now int64)
+	// cool does no more so.
+	cool(key string)
+	// renew loads a key that this node owns before it expires. key may alias a buffer.
+	renew(key string)
 }
 
 // policy is the part of a Config that the untyped part needs, with its defaults applied.
@@ -80,6 +90,8 @@ type policy struct {
 	loadTimeout, queueTimeout time.Duration
 	lag                       time.Duration
 	stale, gather             time.Duration
+	refreshAhead              time.Duration
+	hot                       HotConfig
 	maxLoads                  int
 	ack                       Ack
 	errors                    map[string]error
@@ -96,6 +108,7 @@ func (c Config[V]) policy() policy {
 		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
 		lag:   c.OriginLag,
 		stale: c.StaleOnError, gather: c.Gather,
+		refreshAhead: c.RefreshAhead, hot: c.Hot,
 		maxLoads: c.MaxLoads,
 		ack:      c.Ack,
 		errors:   c.Errors,
@@ -138,6 +151,9 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	if n.cfg.NearBytes < 0 || p.nearBytes < 0 {
 		p.nearTTL = -1 // nowhere to keep near copies: nobody need announce anything for them
 	}
+	if p.nearTTL < 0 {
+		p.hot = HotConfig{}
+	}
 	ks := &keyspace{
 		name: name, node: n, policy: p, local: l,
 		own: invalidation.NewOwnView(p.longestLoad()), ownTags: invalidation.NewOwnTags(p.longestLoad()),
@@ -146,7 +162,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
 	ks.audit.set(p.audit)
-	ks.hot = hotkey.New(hotkey.Config{}, n.clock.Exact())
+	ks.hot = hotkey.New(hotkey.Config{PerSecond: p.hot.PerSecond, Pin: p.hot.Pin}, n.clock.Exact())
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
 	ks.shard = shard.New(shard.Config{
 		Incarnation: n.incarnation,
@@ -183,7 +199,8 @@ func (ks *keyspace) cap(key string, now int64) time.Duration {
 // tick looks after what ends by itself.
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
-	ks.hot.Tick(now)
+	ks.tendHot(now)
+	ks.renewals.tick(now)
 	ks.holds.Tick(now)
 	ks.own.Tick(now)
 	ks.ownTags.Tick(now)
@@ -282,6 +299,8 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Flights:         int64(ks.local.underWay()),
 		LoadsRunning:    lim.InUse,
 		Audit:           ks.audit.snapshot(),
+		HotKeys:         int64(ks.hot.Len()),
+		Refreshes:       c.refreshes.Load(),
 		Top:             ks.topKeys(now),
 		LoadsWaiting:    lim.Waiting,
 		LoadsAbandoned:  lim.Abandoned,

@@ -9,6 +9,9 @@ import (
 
 // The methods of this file are the interface local: what the untyped part asks of the typed one.
 
+// attach is called once, before anything else.
+func (c *Cache[V]) attach(ks *keyspace) { c.keyspace = ks }
+
 // forget drops the near copy of key and splits its flight. Order: the flight first, so that its answer cannot become a near copy
 // after the drop.
 func (c *Cache[V]) forget(key string) {

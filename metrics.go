@@ -119,6 +119,7 @@ func trafficFamilies() []family {
 		{"nearcache_shared_gets_total", MetricCounter, "", "Shared", "Gets that joined another caller's flight."},
 		{"nearcache_stale_gets_total", MetricCounter, "", "Stale", "Gets that got a value marked stale."},
 		{"nearcache_loads_total", MetricCounter, "", "Loads", "Calls of Load, and keys passed to LoadMany."},
+		{"nearcache_refreshes_total", MetricCounter, "", "Refreshes", "Loads that were begun before the key expired, of what this node owns."},
 		{"nearcache_load_errors_total", MetricCounter, "", "LoadErrors", "Loads that failed."},
 		{"nearcache_load_timeouts_total", MetricCounter, "", "LoadTimeouts", "Calls of loaders that LoadTimeout ended."},
 		{"nearcache_load_panics_total", MetricCounter, "", "LoadPanics", "Calls of loaders that panicked or left their goroutine."},

@@ -273,6 +273,16 @@ func (n *Node) Ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// hasJoined tells whether the members are known.
+func (n *Node) hasJoined() bool {
+	select {
+	case <-n.joined:
+		return true
+	default:
+		return false
+	}
+}
+
 // ReadyWarm returns nil when the node is ready and keeps what it loads for its lifetime: a member that starts is in doubt for five Bounds,
 // so that what it owns lives a Bound at most (Stats.Doubt), and so does what it has gained by a change of the members for up to five Bounds,
 // until those that owned it before are known to go by the change. A cluster of one without discovery is never in doubt.
@@ -379,28 +389,29 @@ func (n *Node) watch() error {
 func (n *Node) keyspace(name string) *keyspace { return (*n.keyspaces.Load())[name] }
 
 // open adds a keyspace.
-func (n *Node) open(name string, p policy, local local) (*keyspace, error) {
+func (n *Node) open(name string, p policy, local local) error {
 	if name == "" || len(name) > transport.MaxKeyspaceBytes {
-		return nil, &ConfigError{Problems: []string{fmt.Sprintf("a keyspace name must have 1 to %d bytes", transport.MaxKeyspaceBytes)}}
+		return &ConfigError{Problems: []string{fmt.Sprintf("a keyspace name must have 1 to %d bytes", transport.MaxKeyspaceBytes)}}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed.Load() {
-		return nil, ErrClosed
+		return ErrClosed
 	}
 	old := *n.keyspaces.Load()
 	if old[name] != nil {
-		return nil, &ConfigError{Problems: []string{fmt.Sprintf("keyspace %q is open on this node already", name)}}
+		return &ConfigError{Problems: []string{fmt.Sprintf("keyspace %q is open on this node already", name)}}
 	}
 	if err := n.checkBudget(old, p); err != nil {
-		return nil, err
+		return err
 	}
 	ks := newKeyspace(n, name, p, local)
+	local.attach(ks) // before anybody can find it: the tick and peers come at once
 	all := maps.Clone(old)
 	all[name] = ks
 	n.budget(all)
 	n.keyspaces.Store(&all)
-	return ks, nil
+	return nil
 }
 
 // shut removes a keyspace; it returns false if it was not open any more.

@@ -119,3 +119,15 @@ func (o *origin) openAt(t *testing.T, c *testcluster.Cluster, i int, cfg nearcac
 	}
 	return cache
 }
+
+// loadsOf returns how often key was loaded on all nodes.
+func (o *origin) loadsOf(key string) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for by, loads := range o.loads {
+		if by.key == key {
+			n += loads
+		}
+	}
+	return n
+}

@@ -94,7 +94,7 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		return true
 	}
 	if req.Op == transport.OpGet {
-		ks.hot.Count(req.Key, hotkey.Served, 1, n.clock.Now())
+		rep.Rate = rateOnWire(ks.hot.Count(req.Key, hotkey.Served, 1, n.clock.Now()))
 		if ks.resident(req, rep, ks.route(req.Key), true) {
 			return true
 		}
@@ -147,7 +147,7 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 			return true
 		}
 	}
-	if req.Flags&transport.FlagFresh != 0 {
+	if req.Flags&(transport.FlagFresh|transport.FlagAhead) != 0 {
 		return false
 	}
 	now := ks.node.clock.Exact() // ages are compared with what this or another member did a moment ago
@@ -157,6 +157,9 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 		return false
 	}
 	ks.hit(rep, v, seq, grant, now)
+	if rep.TTL <= ks.ahead(v, req.Hot > 0) && r.owns() && !ks.node.capped(r, now) && ks.renewals.begin(req.Key, now) {
+		ks.local.renew(req.Key)
+	}
 	return true
 }
 
@@ -185,7 +188,7 @@ func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near t
 	rep.Seq = seq
 	rep.Age = time.Duration(now - v.LoadedAt) // negative where now is coarse: the sum of both is exact
 	rep.TTL = time.Duration(ks.shard.FreshUntil(v) - now)
-	rep.Near = min(near, rep.TTL)
+	rep.Near = ks.nearWithin(near, v, rep.TTL)
 	if v.Vouched != 0 && ks.node.standing.tenure.Load().CappedAt(now) {
 		rep.Near = min(rep.Near, ks.node.bound) // it is no sign of what this member may miss, as other near copies of one in doubt are
 	}
@@ -236,6 +239,7 @@ func (ks *keyspace) acquire(req *transport.Request, rep *transport.Reply, a aske
 		Life:   int64(life),
 		Until:  now + int64(min(req.Budget, maxLeaseLife)),
 		Fresh:  req.Flags&transport.FlagFresh != 0,
+		Ahead:  req.Flags&transport.FlagAhead != 0,
 		View:   r.m.number,
 	}
 	if !ask.Fresh {
@@ -330,7 +334,7 @@ func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bo
 	case shard.Stored:
 		rep.Status = transport.StatusAccepted
 		rep.TTL = time.Duration(eff.Until - now)
-		rep.Near = min(grant, rep.TTL)
+		rep.Near = ks.nearWithin(grant, &v, rep.TTL)
 		ks.lasting(rep, eff.Lasts, now)
 	case shard.Passed:
 		rep.Status = transport.StatusAccepted

@@ -55,6 +55,7 @@ type KeyspaceStats struct {
 	OriginGets   uint64 // answered by a load, this caller's or a shared one
 	Loads        uint64 // calls of Load, and keys passed to LoadMany
 	LoadErrors   uint64
+	Refreshes    uint64 // of the loads, the ones begun before the key expired, of what this node owns
 	Inherited    uint64 // values that came from the former owner of a key instead of a load
 	NotFound     uint64
 	Failed       uint64 // ended in an error, shed ones and the caller's own cancellation included
@@ -95,7 +96,7 @@ type KeyspaceStats struct {
 
 	// What there is now.
 
-	HotKeys         int64 // promoted or pinned here
+	HotKeys         int64 // here, those of Hot.Pin included
 	NegativeEntries int64 // in the shard, expired ones included until they are swept
 	HeldExpired     int64 // expired entries and near copies that are not swept yet; those that StaleOnError keeps are none
 	NearEntries     int64
@@ -158,6 +159,7 @@ type counters struct {
 	loads       atomic.Uint64
 	loadErrors  atomic.Uint64
 	inherited   atomic.Uint64
+	refreshes   atomic.Uint64
 	rejected    atomic.Uint64
 	tooLarge    atomic.Uint64
 	overTagged  atomic.Uint64

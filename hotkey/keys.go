@@ -2,7 +2,6 @@ package hotkey
 
 import (
 	"hash/maphash"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -38,7 +37,8 @@ type Keys struct {
 type hotKey struct {
 	since  int64
 	pinned bool
-	quiet  int // windows on end in which it was read too seldom
+	quiet  int  // windows on end in which it was read too seldom
+	idle   bool // it was not read at all in the last one
 }
 
 // Key is what is known of a key.
@@ -116,7 +116,9 @@ func (k *Keys) Tick(now int64) (cooled []string) {
 
 // coolsLocked judges a hot key by the window that has ended.
 func (k *Keys) coolsLocked(key string, h *hotKey) bool {
-	if h.quiet++; k.table.reads(key) >= k.perSecond-k.perSecond/2 {
+	reads := k.table.reads(key)
+	h.idle = reads == 0
+	if h.quiet++; reads >= k.perSecond-k.perSecond/2 {
 		h.quiet = 0
 	}
 	return h.quiet >= quietWindows && !h.pinned
@@ -132,14 +134,20 @@ func (k *Keys) IsHot(key string) bool {
 	return k.hot[key] != nil
 }
 
-// Hot returns the hot keys, sorted.
-func (k *Keys) Hot() []string {
+// Read returns the hot keys that were read in the last window, or became hot after it, and those of Config.Pin, sorted.
+func (k *Keys) Read() (keys []string) {
 	if k.number.Load() == 0 {
 		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Sorted(maps.Keys(k.hot))
+	for key, h := range k.hot {
+		if h.pinned || !h.idle {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // Len returns the number of hot keys.
