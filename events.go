@@ -22,6 +22,8 @@ const (
 	EventRing          EventKind = "ring"           // keys have other owners now
 	EventGap           EventKind = "gap"            // an invalidation of a member was missed: all near copies from it were dropped
 	EventReset         EventKind = "reset"          // a member said that invalidations of it were missed: likewise
+	EventDisconnected  EventKind = "disconnected"   // the connection with a member was lost
+	EventConnected     EventKind = "connected"      // it is back
 	EventBreakerOpen   EventKind = "breaker open"   // a member does not answer: it is asked for nothing
 	EventBreakerClosed EventKind = "breaker closed" // it answers again
 	EventDoubt         EventKind = "doubt"          // Stats.Doubt began
@@ -120,6 +122,14 @@ func (n *Node) noteHealth() {
 			continue
 		}
 		st := p.Status()
+		if lost := !st.Connected; lost && p.met && !p.lost {
+			n.events.add(EventDisconnected, p.id, st.Reason)
+			p.lost = true
+		} else if !lost && p.lost {
+			n.events.add(EventConnected, p.id, "")
+			p.lost = false
+		}
+		p.met = p.met || st.Connected
 		if st.Opened > p.opened {
 			n.events.add(EventBreakerOpen, p.id, "")
 			p.broken = true

@@ -53,8 +53,9 @@ type followed struct {
 	// For Stats and Node.noteHealth.
 	lag                    atomic.Int64 // round trip of the last renewal on its coherence stream; 0: none yet
 	restarts, gaps, resets atomic.Uint64
-	opened                 uint64 // PeerStatus.Opened, of the goroutine tick; as broken
+	opened                 uint64 // PeerStatus.Opened; of the goroutine tick, as what follows
 	broken                 bool   // its breaker has opened, and not closed since
+	met, lost              bool   // it was connected once; it was lost since, and is not back
 }
 
 // noAnswer notes that the member did not answer.

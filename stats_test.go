@@ -3,6 +3,7 @@ package nearcache_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -59,13 +60,17 @@ func TestEvents(t *testing.T) {
 		}
 		c.Nodes[2] = c.Start(2)
 		time.Sleep(10 * time.Second)
-		wantEvents(t, c.Nodes[0], "breaker closed n1", "restart n2")
+		wantEvents(t, c.Nodes[0], "breaker closed n1", "disconnected n2", "connected n2")
+		wantEvents(t, c.Nodes[0], "disconnected n2", "restart n2")
 		if s := seen(t, c.Nodes[0], "n2"); s.Restarts != 1 || s.Gaps != 0 || s.Lag < 0 || s.Lag > time.Second {
 			t.Errorf("got %+v, want one restart and a lag", s)
 		}
 		c.List.Set(c.Members()[:2]...)
 		time.Sleep(10 * time.Second)
 		wantEvents(t, c.Nodes[0], "restart n2", "leave n2", "ring")
+		if got := kinds(c.Nodes[0]); slices.Contains(got, "connected n1") {
+			t.Errorf("got %q: a first connection is no event of its own", got)
+		}
 	})
 }
 
