@@ -228,6 +228,10 @@ func (n *Node) becomeLocked(v *membership.View, known bool) {
 	for _, ks := range *n.keyspaces.Load() {
 		ks.moved(old, m)
 	}
+	if old != nil { // others may still go by the former ring, and hold near copies of what this node owned by it (R8b)
+		n.log.Reset()
+		n.log.Wake()
+	}
 	n.keepFollowing(m)
 	if known && (old == nil || !old.known) {
 		close(n.joined)

@@ -153,6 +153,10 @@ func (n *node) moved(before, after *members) {
 			return shard.Stays
 		}
 		n.carryOut(sorted(n.shard.Move(shard.Change{View: after.number, Fate: fate})))
+		if n.w.cfg.Rules.MoveGrants {
+			n.log.Reset()
+			n.wake()
+		}
 	}
 	if n.w.cfg.Rules.MoveNear {
 		n.forgetAll()

@@ -25,29 +25,30 @@ type Rules struct {
 	Waited      bool // R16: the age in an answer that was waited for counts from when it was given, not from when it came
 	Move        bool // a change of the ring drops what changed its owner
 
-	MoveNear  bool // a change of the ring drops near copies
-	Doubt     bool // R7: what is loaded in doubt lives for C at most
-	Fence     bool // R7: who is cut off from the majority is in doubt, and what it holds dies
-	Ended     bool // R7: what a doubt has ended a later one gives no more time
-	Echo      bool // R7: who is told that it is not in a peer's ring is in doubt
-	Gained    bool // R7: for a key whose owner was another one by a ring of the last W
-	CapLeases bool // R7: a load that begins in doubt is one that ends in doubt
-	Void      bool // R7: what was granted before is void
-	Targets   bool // R8: owners by the rings of the last W are told too
-	Unequal   bool // R8b: while a member's view differs everybody is told
-	Relay     bool // R8: who does not confirm is told through others
-	Silent    bool // R9: who has been out of contact for long need not confirm
+	MoveGrants bool // a change of the ring voids what was granted by the former one
+	MoveNear   bool // a change of the ring drops near copies
+	Doubt      bool // R7: what is loaded in doubt lives for C at most
+	Fence      bool // R7: who is cut off from the majority is in doubt, and what it holds dies
+	Ended      bool // R7: what a doubt has ended a later one gives no more time
+	Echo       bool // R7: who is told that it is not in a peer's ring is in doubt
+	Gained     bool // R7: for a key whose owner was another one by a ring of the last W
+	CapLeases  bool // R7: a load that begins in doubt is one that ends in doubt
+	Void       bool // R7: what was granted before is void
+	Targets    bool // R8: owners by the rings of the last W are told too
+	Unequal    bool // R8b: while a member's view differs everybody is told
+	SetTargets bool // R8: for a Set, the other members that an invalidation is for are told
+	Relay      bool // R8: who does not confirm is told through others
+	Silent     bool // R9: who has been out of contact for long need not confirm
 
 	// Models of rules that are to be built. The seam is where each is asked for.
 
-	SetTargets bool // R8: for a Set, the other members that an invalidation is for are told
-	OwnSet     bool // R16: for a Set
+	OwnSet bool // R16: for a Set
 }
 
 // Complete returns the rules that are built and those that are models, all in force.
 func Complete() Rules {
 	r := Built()
-	r.SetTargets, r.OwnSet = true, true
+	r.OwnSet = true
 	return r
 }
 
@@ -56,8 +57,8 @@ func Built() Rules {
 	return Rules{
 		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, Borrowed: true, NearLease: true, SentLease: true, Unlisted: true, Holes: true,
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
-		OwnView: true, Waited: true, Move: true, MoveNear: true,
+		OwnView: true, Waited: true, Move: true, MoveNear: true, MoveGrants: true,
 		Doubt: true, Fence: true, Ended: true, Echo: true, Gained: true, CapLeases: true, Void: true,
-		Targets: true, Unequal: true, Relay: true, Silent: true,
+		Targets: true, Unequal: true, SetTargets: true, Relay: true, Silent: true,
 	}
 }
