@@ -68,8 +68,12 @@ func (s *subscription) Close() {
 	s.sub.Close()
 }
 
-// inView tells whether a member is in this node's ring, by its ID or, where discovery does not know that, by its address.
-func (n *Node) inView(member, addr string) bool { return n.members.Load().Resolve(member, addr) >= 0 }
+// inView tells whether a member is in this node's ring, by its ID or, where discovery does not know that, by its address. A node that does not
+// know its members yet drops nobody: it tells nobody of anything until then, and owns nothing.
+func (n *Node) inView(member, addr string) bool {
+	m := n.members.Load()
+	return !m.known || m.Resolve(member, addr) >= 0
+}
 
 // Connected implements transport.Handler.
 func (n *Node) Connected(p *transport.Peer, incarnation uint64) {

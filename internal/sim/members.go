@@ -73,8 +73,8 @@ func (n *node) become(v *membership.View, known bool) {
 
 // frameFor is what this node's frames to a member say (Node.inView).
 func (n *node) frameFor(id string) frame {
-	r := n.members.Ring
-	return frame{view: r.Fingerprint(), inView: r.Index(id) >= 0, leaving: n.draining}
+	m := n.members
+	return frame{view: m.Ring.Fingerprint(), inView: !m.known || m.Ring.Index(id) >= 0, leaving: n.draining}
 }
 
 // keepFollowing forgets what is known of members that are none any more (Node.keepFollowing).
