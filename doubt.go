@@ -26,7 +26,7 @@ type standing struct {
 // owner only lately, so that others may tell somebody else of an invalidation.
 func (n *Node) capped(r route, now int64) bool {
 	return !r.owns() || n.standing.tenure.Load().CappedAt(now) ||
-		r.m.Gained(r.hash, now, func(id string) bool { return r.m.agrees(id, now) })
+		r.m.Gained(r.hash, 1, now, func(id string) bool { return r.m.agrees(id, now) })
 }
 
 // warm tells that nothing that this node owns is capped.

@@ -223,7 +223,7 @@ func (ks *keyspace) takeOver(s *transport.Session, req *transport.Request, rep *
 	g := shard.Given{View: r.m.number, Until: at + n.window()}
 	switch {
 	case r.owns() && r.m.Before(r.hash, now) == sender:
-		g.Owned = true
+		g.Kept = true
 	case !r.m.sure() || r.owner < 0 || r.m.Members[r.owner].ID != sender:
 		return
 	}

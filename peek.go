@@ -162,7 +162,7 @@ func (n *Node) vouches(r route, incarnation uint64, now int64) bool {
 	p := r.peer()
 	agrees := func(id string) bool { return r.m.agrees(id, now) }
 	return r.m.sure() && p != nil && p.source.Incarnation.Load() == incarnation && agrees(p.id) &&
-		!r.m.Gained(r.hash, now, agrees) && r.m.knowsRings(now)
+		!r.m.Gained(r.hash, 1, now, agrees) && r.m.knowsRings(now)
 }
 
 // knowsRings tells whether all members that are heard go by the ring in use or one of the last window.

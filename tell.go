@@ -199,7 +199,7 @@ func (t *telling) targets(m *members, now int64) map[membership.Target][]string 
 	}
 	var list []membership.Target
 	for _, k := range t.keys {
-		list = m.Targets(list[:0], t.ks.hashOf(k), suspect, left, now)
+		list = m.Targets(list[:0], t.ks.hashOf(k), 1, suspect, left, now)
 		for _, target := range list {
 			if !everybody[target.ID] {
 				parts[target] = append(parts[target], k)

@@ -17,8 +17,11 @@ func (r *Ring) Prefer(dst []int, hash uint64, n int) []int {
 	if n <= 0 || n > r.owners {
 		n = r.owners
 	}
-	if n == 0 {
+	switch n {
+	case 0:
 		return dst
+	case 1:
+		return append(dst, r.Owner(hash))
 	}
 	base := len(dst)
 	dst = r.collect(dst, hash, n)

@@ -59,23 +59,21 @@ func (v *View) Before(hash uint64, now int64) string {
 // Blurred tells whether there were more changes of the ring than Past has.
 func (v *View) Blurred(now int64) bool { return now < v.blurred }
 
-// Gained tells whether another member owned what lies at hash by a ring of the past and may not know yet that it does not any more: it may be
-// told of invalidations that this one, the owner now, does not hear of. agrees tells whether a member is known to go by the ring in use: it
-// passes on what it is told.
-func (v *View) Gained(hash uint64, now int64, agrees func(id string) bool) bool {
+// Gained tells whether others kept what lies at hash by a ring of the past, as its owner and replicas, and may not know yet that this member
+// does: they may be told of invalidations that it does not hear of. agrees tells whether a member is known to go by the ring in use: it
+// passes on what it is told. One of them is enough, since all of them are told. copies are the owner and its replicas.
+func (v *View) Gained(hash uint64, copies int, now int64, agrees func(id string) bool) bool {
 	if v.Blurred(now) {
 		return true
 	}
+	var buf [4]int
 	for i := range v.Past {
 		p := &v.Past[i]
 		if now >= p.Until {
 			continue
 		}
-		o := p.Ring.Owner(hash)
-		if o < 0 {
-			return true
-		}
-		if id := p.Ring.Members()[o].ID; id != v.Me().ID && !agrees(id) {
+		told := func(m int) bool { id := p.Ring.Members()[m].ID; return id == v.Me().ID || agrees(id) }
+		if !slices.ContainsFunc(p.Ring.Prefer(buf[:0], hash, copies), told) {
 			return true
 		}
 	}
@@ -99,6 +97,23 @@ func (v *View) Settled(now int64, agrees func(id string) bool) bool {
 		}
 	}
 	return true
+}
+
+// KeptBefore returns who kept what lies at hash before this member owned it, the owner first (see Before), but for this member itself.
+func (v *View) KeptBefore(hash uint64, copies int, now int64) (ids []string) {
+	for _, p := range slices.Backward(v.Past) {
+		o := p.Ring.Owner(hash)
+		if now >= p.Until || o < 0 || p.Ring.Members()[o].ID == v.Me().ID {
+			continue
+		}
+		for _, m := range p.Ring.Prefer(nil, hash, copies) {
+			if id := p.Ring.Members()[m].ID; id != v.Me().ID {
+				ids = append(ids, id)
+			}
+		}
+		return ids
+	}
+	return nil
 }
 
 // Electorate returns how many owning members there are, of which a majority has to be heard: those of the ring in use, and no fewer than half

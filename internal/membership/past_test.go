@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/nearcache/nearcache/peers"
@@ -30,7 +31,7 @@ func TestPastRings(t *testing.T) {
 		t.Helper()
 		agree := func(id string) bool { return id == agrees }
 		for i := range 1000 {
-			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, now, agree) {
+			if h := uint64(i) * 0x9e3779b97f4a7c15; v.Gained(h, 1, now, agree) {
 				n++
 			}
 		}
@@ -131,5 +132,46 @@ func TestTheOwnerBefore(t *testing.T) {
 				t.Error("no key had another owner")
 			}
 		})
+	}
+}
+
+// A replica that becomes the owner was told all the time; a new one is if one of those that kept the key before passes that on.
+func TestKeepersBefore(t *testing.T) {
+	self := peers.Member{ID: "b", Addr: "10.0.0.2:1"}
+	a, c, d := peers.Member{ID: "a", Addr: "10.0.0.1:1"}, peers.Member{ID: "c", Addr: "10.0.0.3:1"}, peers.Member{ID: "d", Addr: "10.0.0.4:1"}
+	table := newTable(t, self, Pace{Window: 5})
+	update(t, table, []peers.Member{a, self, c, d}, 10)
+	update(t, table, []peers.Member{self, c, d}, 20) // a has crashed
+	v, before := table.View(), table.View().Past[len(table.View().Past)-1].Ring
+	own := 0
+	for i := range 1000 {
+		h := uint64(i) * 0x9e3779b97f4a7c15
+		var others []string
+		kept := false
+		for _, m := range before.Prefer(nil, h, 2) {
+			if id := before.Members()[m].ID; id == self.ID {
+				kept = true
+			} else {
+				others = append(others, id)
+			}
+		}
+		if before.Members()[before.Owner(h)].ID == self.ID {
+			continue
+		}
+		if got := v.KeptBefore(h, 2, 24); !slices.Equal(got, others) {
+			t.Fatalf("%#x: got %v, want %v", h, got, others)
+		}
+		if got := v.Gained(h, 2, 24, func(string) bool { return false }); got == kept {
+			t.Fatalf("%#x: gained %v, and kept before %v", h, got, kept)
+		}
+		if got := v.Gained(h, 2, 24, func(id string) bool { return id == others[len(others)-1] }); got {
+			t.Fatalf("%#x: gained although %s passes on what it is told", h, others[len(others)-1])
+		}
+		if kept {
+			own++
+		}
+	}
+	if own == 0 {
+		t.Error("it was no replica of anything")
 	}
 }

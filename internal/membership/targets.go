@@ -12,10 +12,10 @@ type Target struct {
 	Counts bool
 }
 
-// Targets appends to dst who has to be told that what lies at hash is invalid (R8): its owner, those who owned it by a ring of the past, and
-// where one of these is suspect, because it does not answer, or lately did not, those who may stand in for it; if it leaves, or lately did, it
-// has given what it had to its heir (R10b). Where rings differ that is not enough (R8b).
-func (v *View) Targets(dst []Target, hash uint64, suspect, left func(id string) bool, now int64) []Target {
+// Targets appends to dst who has to be told that what lies at hash is invalid (R8): its owner and replicas, copies of them, those by a ring of
+// the past, and where one of these is suspect, because it does not answer, or lately did not, those who may stand in for it; if the owner
+// leaves, or lately did, it has given what it had to its heir (R10b). Where rings differ that is not enough (R8b).
+func (v *View) Targets(dst []Target, hash uint64, copies int, suspect, left func(id string) bool, now int64) []Target {
 	first := len(dst)
 	add := func(id string, counts bool) {
 		for i := first; i < len(dst); i++ {
@@ -27,31 +27,30 @@ func (v *View) Targets(dst []Target, hash uint64, suspect, left func(id string) 
 		dst = append(dst, Target{ID: id, Counts: counts})
 	}
 	doubtful := false
-	owners := func(r *ring.Ring) {
-		o := r.Owner(hash)
-		if o < 0 {
-			return
-		}
-		id := r.Members()[o].ID
-		doubtful = doubtful || suspect(id)
-		add(id, true)
-		if !left(id) {
-			return
-		}
-		if heir := r.Heir(hash); heir >= 0 {
-			add(r.Members()[heir].ID, true)
+	var buf [4]int
+	keepers := func(r *ring.Ring) {
+		for i, m := range r.Prefer(buf[:0], hash, copies) {
+			id := r.Members()[m].ID
+			doubtful = doubtful || suspect(id)
+			add(id, true)
+			if i > 0 || !left(id) {
+				continue
+			}
+			if heir := r.Heir(hash); heir >= 0 {
+				add(r.Members()[heir].ID, true)
+			}
 		}
 	}
-	owners(v.Ring)
+	keepers(v.Ring)
 	for i := range v.Past {
 		p := &v.Past[i]
 		if now < p.Until {
-			owners(p.Ring)
+			keepers(p.Ring)
 		}
 	}
 	if doubtful {
-		for i, m := range v.Ring.Prefer(nil, hash, 1+StandIns) {
-			if i > 0 {
+		for i, m := range v.Ring.Prefer(nil, hash, copies+StandIns) {
+			if i >= copies {
 				add(v.Members[m].ID, false)
 			}
 		}

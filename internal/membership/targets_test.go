@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
 )
 
 func TestTargets(t *testing.T) {
@@ -37,10 +38,10 @@ func TestTargets(t *testing.T) {
 		} else {
 			stayed++
 		}
-		if got := v.Targets(nil, h, nobody, nobody, 24); !slices.Equal(got, want) {
+		if got := v.Targets(nil, h, 1, nobody, nobody, 24); !slices.Equal(got, want) {
 			t.Fatalf("got %v, want its owners of the last window, %v", got, want)
 		}
-		if got := v.Targets(nil, h, nobody, nobody, 25); !slices.Equal(got, want[:1]) {
+		if got := v.Targets(nil, h, 1, nobody, nobody, 25); !slices.Equal(got, want[:1]) {
 			t.Fatalf("got %v after the window, want the owner %s", got, is)
 		}
 		if was == is {
@@ -51,14 +52,14 @@ func TestTargets(t *testing.T) {
 					left = append(left, heir)
 				}
 			}
-			if got := v.Targets(nil, h, nobody, func(id string) bool { return id == is }, 24); !slices.Equal(got, left) {
+			if got := v.Targets(nil, h, 1, nobody, func(id string) bool { return id == is }, 24); !slices.Equal(got, left) {
 				t.Fatalf("got %v as %s leaves, want %v", got, is, left)
 			}
 		}
 		for _, m := range v.Ring.Prefer(nil, h, 3)[1:] {
 			want = append(want, Target{v.Members[m].ID, false})
 		}
-		if got := v.Targets(nil, h, func(id string) bool { return id == was }, nobody, 24); !slices.Equal(got, want) {
+		if got := v.Targets(nil, h, 1, func(id string) bool { return id == was }, nobody, 24); !slices.Equal(got, want) {
 			t.Fatalf("got %v with %s suspect, want %v", got, was, want)
 		}
 	}
@@ -69,7 +70,7 @@ func TestTargets(t *testing.T) {
 	back := set(21, "abcde")
 	for i := range 1000 {
 		h := uint64(i) * 0x9e3779b97f4a7c15
-		got := back.Targets(nil, h, func(string) bool { return true }, nobody, 22)
+		got := back.Targets(nil, h, 1, func(string) bool { return true }, nobody, 22)
 		for j, a := range got {
 			if slices.ContainsFunc(got[:j], func(b Target) bool { return a.ID == b.ID }) {
 				t.Fatalf("%v names %s twice", got, a.ID)
@@ -108,4 +109,41 @@ func TestMajority(t *testing.T) {
 	check(v, 24, "abc", true)
 	check(v, 25, "ab", true)
 	check(v, 25, "a", false)
+}
+
+// Replicas are told as the owner is, and have to confirm.
+func TestReplicasAreTargets(t *testing.T) {
+	table, err := New(peers.Member{ID: "a", Addr: "10.0.0.1:1"}, Pace{Window: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []peers.Member
+	for i, id := range "abcde" {
+		list = append(list, peers.Member{ID: string(id), Addr: "10.0.0." + string('1'+rune(i)) + ":1"})
+	}
+	update(t, table, list, 10)
+	update(t, table, list[:4], 20)
+	v, nobody, all := table.View(), func(string) bool { return false }, func(string) bool { return true }
+	for i := range 1000 {
+		h := uint64(i) * 0x9e3779b97f4a7c15
+		var want []Target
+		for _, r := range []*ring.Ring{v.Ring, v.Past[len(v.Past)-1].Ring} {
+			for _, m := range r.Prefer(nil, h, 2) {
+				if to := (Target{r.Members()[m].ID, true}); !slices.Contains(want, to) {
+					want = append(want, to)
+				}
+			}
+		}
+		if got := v.Targets(nil, h, 2, nobody, nobody, 24); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want the keepers by both rings, %v", got, want)
+		}
+		for _, m := range v.Ring.Prefer(nil, h, 4)[2:] {
+			if id := v.Members[m].ID; !slices.Contains(want, Target{id, true}) {
+				want = append(want, Target{id, false})
+			}
+		}
+		if got := v.Targets(nil, h, 2, all, nobody, 24); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want two stand-ins more, %v", got, want)
+		}
+	}
 }

@@ -10,9 +10,9 @@ type Fate uint8
 
 // The fates.
 const (
-	Stays     Fate = iota + 1 // this member owns it, before and after
-	Lost                      // it did and does not any more
-	Gained                    // it did not and does now
+	Stays     Fate = iota + 1 // this member keeps it, as its owner or a replica, before and after
+	Lost                      // it owned it, and does not keep it any more
+	Gained                    // it did not keep it, and owns it now
 	Elsewhere                 // another one does, the same before and after
 	Changed                   // it goes from another one to another one
 )
@@ -171,15 +171,16 @@ func (t *table) missed(key string, v *Value) bool {
 	return v.LoadedAt <= at && at > 0 || v.older(tomb.least)
 }
 
-// Given is how a value comes that its owner gives away.
+// Given is how a value comes that its owner gives away, or a copy of.
 type Given struct {
 	View  uint64 // as Ask.View
-	Owned bool   // by the caller's ring this member owns the key already; else it waits for the ring that says so
+	Kept  bool   // by the caller's ring this member keeps the key already, as its owner or a replica; else it waits for the ring that says so
 	Until int64  // for so long, if it waits
 }
 
-// Give takes a value that the owner of key gives away, and reports whether it did: it must not be older than an invalidation, nor take the
-// place of what is fresh, but for what this member got like it and has to give up earlier; a key that is held takes none. A lease of the key goes on. v.Bytes belongs to the Shard from here on; key may alias a buffer.
+// Give takes a value that the owner of key gives away, or a copy, and reports whether it did: it must not be older than an invalidation, nor
+// take the place of what is fresh, but for what is older, or what this member got like it and has to give up earlier; a key that is held takes
+// none. A lease of the key goes on. v.Bytes belongs to the Shard from here on; key may alias a buffer.
 func (s *Shard) Give(key string, v Value, g Given, now int64) bool {
 	tx := s.store.Begin(key)
 	defer tx.End()
@@ -187,14 +188,17 @@ func (s *Shard) Give(key string, v Value, g Given, now int64) bool {
 	if g.View < t.view || now >= v.Hard || t.missed(key, &v) || s.held(key) {
 		return false
 	}
-	if !g.Owned {
+	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); end > 0 && v.LoadedAt < end { // the owner may not have been told yet
+		v.endBy(end)
+	}
+	if !g.Kept {
 		t.asides.put(strings.Clone(key), t.aside(key, v, now, g.Until, true))
 		t.asides.fit(tx.Room())
 		return true
 	}
 	if e := tx.Entry(); e != nil && now < e.Value.Hard {
 		shorter := e.Value.Vouched != 0 && s.FreshUntil(&e.Value) < s.FreshUntil(&v) // the same, from when less was known of it
-		if s.Fresh(&e.Value, now) && !shorter || v.older(e.Value.Version) {
+		if s.Fresh(&e.Value, now) && !shorter && v.LoadedAt <= e.Value.LoadedAt || v.older(e.Value.Version) {
 			return false
 		}
 	}

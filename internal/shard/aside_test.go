@@ -110,7 +110,7 @@ func TestWhatIsAsideGoesFirst(t *testing.T) {
 // What an owner that leaves gives away waits for the ring that says so, and is no older than what is known here.
 func TestGiven(t *testing.T) {
 	s := newTest(Config{})
-	wait, owned := Given{View: 1, Until: 50}, Given{View: 1, Owned: true}
+	wait, owned := Given{View: 1, Until: 50}, Given{View: 1, Kept: true}
 	give := func(key string, v Value, g Given, now int64, want bool) {
 		t.Helper()
 		if got := s.Give(key, v, g, now); got != want {
@@ -184,4 +184,29 @@ func TestAskWithoutAWaiter(t *testing.T) {
 	if r := s.Acquire("a", Ask{Holder: "n", Life: 10}, 1); r.Kind != Busy || s.Stats().Waiters != 0 {
 		t.Errorf("got %s and %d waiters, want busy and none", describe(r), s.Stats().Waiters)
 	}
+}
+
+// A copy takes the place of an older one, and of what a stand-in has loaded before, but not of what is newer.
+func TestCopiesReplaceWhatIsOlder(t *testing.T) {
+	s := newTest(Config{Lag: 10})
+	kept := Given{View: 1, Kept: true}
+	give := func(what string, v Value, want bool) {
+		t.Helper()
+		if got := s.Give("k", v, kept, 20); got != want {
+			t.Errorf("%s: got %v, want %v", what, got, want)
+		}
+	}
+	give("the first", until("a", 1, 100), true)
+	give("an older one", until("b", 0, 100), false)
+	give("a newer one", until("c", 2, 90), true)
+	wantValue(t, s, "k", 20, "hit c")
+	tok := mustLease(t, s.Acquire("k", Ask{Holder: "m", Life: 100, Fresh: true, View: 1}, 20))
+	wantOutcome(t, s.Fill("k", tok, until("stand-in's", 20, 30), 20), Stored)
+	give("older than the stand-in's", until("d", 19, 100), false)
+	// What a load that began soon after an invalidation may have read too early is a copy for as long (R11).
+	s.Invalidate("k", 0, 15)
+	give("one from before", until("e", 15, 100), false)
+	give("one from soon after", until("f", 16, 100), true)
+	wantValue(t, s, "k", 24, "hit f")
+	wantValue(t, s, "k", 25, "nothing")
 }

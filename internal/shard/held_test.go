@@ -20,7 +20,7 @@ func TestHeld(t *testing.T) {
 		t.Errorf("an ask: got %s, want held", describe(res))
 	}
 	wantOutcome(t, s.Set("k", text("v", 5), Cond{}, 5), Passed)
-	if s.Give("k", text("v", 6), Given{Owned: true}, 6) || s.Give("k", text("v", 6), Given{Until: second}, 6) {
+	if s.Give("k", text("v", 6), Given{Kept: true}, 6) || s.Give("k", text("v", 6), Given{Until: second}, 6) {
 		t.Error("a gift was taken")
 	}
 	mustLease(t, s.Acquire("other", ask("a", nil), 7))

@@ -125,7 +125,7 @@ func (s *Shard) Move(c Change) (eff Effect) {
 		return f != Stays
 	})
 	for key, v := range gained {
-		s.Give(key, v, Given{View: c.View, Owned: true}, c.Now)
+		s.Give(key, v, Given{View: c.View, Kept: true}, c.Now)
 	}
 	return eff
 }

@@ -22,9 +22,12 @@ func (n *node) window() time.Duration { return 5 * n.w.cfg.Bound }
 
 // capped tells whether what this node stores by route r lives a Bound at most (Node.capped).
 func (n *node) capped(r route, now int64) bool {
-	rules := &n.w.cfg.Rules
-	return !r.owns() && rules.StandInCap || n.standing.tenure.CappedAt(now) ||
-		rules.Gained && r.m.Gained(r.hash, now, func(id string) bool { return r.m.agrees(id, now) })
+	return !r.owns() && n.w.cfg.Rules.StandInCap || n.standing.tenure.CappedAt(now) || n.gained(r, now)
+}
+
+// gained tells whether others may be told what this node has to hear (membership.View.Gained).
+func (n *node) gained(r route, now int64) bool {
+	return n.w.cfg.Rules.Gained && r.m.Gained(r.hash, n.copies(), now, func(id string) bool { return r.m.agrees(id, now) })
 }
 
 // cap is how long what is loaded for a key from now on may live (keyspace.cap).

@@ -94,7 +94,10 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	var owners []string
 	parts := make(map[string][]string)
 	for _, k := range req.keys {
-		if o := m.Ring.Owner(ring.Hash(keyspaceName, k)); o >= 0 && o != m.Self {
+		for _, o := range n.keepers(m, ring.Hash(keyspaceName, k)) {
+			if o == m.Self {
+				continue
+			}
 			id := m.Members[o].ID
 			if parts[id] == nil {
 				owners = append(owners, id)

@@ -147,7 +147,7 @@ func (n *node) moved(before, after *members) {
 	if before != nil {
 		fate := func(key string) shard.Fate {
 			h := ring.Hash(keyspaceName, key)
-			if n.w.cfg.Rules.Move && (!before.owned(h) || !after.owned(h)) {
+			if n.w.cfg.Rules.Move && (!n.keeps(before, h) || !n.keeps(after, h)) {
 				return shard.Changed
 			}
 			return shard.Stays
@@ -157,13 +157,16 @@ func (n *node) moved(before, after *members) {
 			n.log.Reset()
 			n.wake()
 		}
+		for _, key := range n.w.keys {
+			if v, _ := n.shard.Peek(key, n.exact()); v != nil {
+				n.copied(key, n.shard.FreshUntil(v))
+			}
+		}
 	}
 	if n.w.cfg.Rules.MoveNear {
 		n.forgetAll()
 	}
 }
-
-func (m *members) owned(hash uint64) bool { return m.known && m.Ring.Owner(hash) == m.Self }
 
 // route is where a key lives in one snapshot.
 type route struct {

@@ -17,6 +17,8 @@ const (
 	opSet
 	opInvalidate
 	opHold
+	opPermit // to give copies
+	opCopy
 )
 
 type status int

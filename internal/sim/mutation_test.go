@@ -43,6 +43,8 @@ func mutations() map[string]mutation {
 		"Ended":       {"seldom", 7, 1},
 		"CapLeases":   {"aged", 1, 6},
 		"Unequal":     {"moves", 5, 1},
+		"Replicas":    {"crashes", 1, 1},
+		"CopyAge":     {"crashes", 3, 1},
 		"SetTargets":  {"moves", 13, 1},
 		"OwnSet":      {"stress", 1, 4},
 	}
@@ -50,7 +52,7 @@ func mutations() map[string]mutation {
 
 // overlapping are switches that no run among hundreds showed necessary while all others are in force. docs/protocol.md says why they stay.
 func overlapping() []string {
-	return []string{"Revoke", "Forward", "StandIns", "StandInJoin", "Gained", "Void", "Targets", "Relay", "Silent", "Borrowed", "Unlisted", "Echo"}
+	return []string{"Revoke", "Forward", "StandIns", "StandInJoin", "Gained", "Void", "Targets", "Relay", "Silent", "Borrowed", "Unlisted", "Echo", "CopyDoubt"}
 }
 
 // switchOff turns a field of rules off.

@@ -56,6 +56,7 @@ type node struct {
 	flights  *flights
 	own      *invalidation.OwnView
 	ownSets  ownVersions
+	uncopied map[string]bool // what replicas lack
 	owed     *invalidation.Owed
 	hearing  hearing
 	muted    bool // the log takes no event: see Rules.Tokens
@@ -80,7 +81,7 @@ func newNode(w *world, index int) *node {
 		log:  invalidation.NewLog(invalidation.LogConfig{MaxEvents: 64}), interest: invalidation.NewInterest(),
 		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](),
 		peers: make(map[string]*peer), follows: make(map[string]*followed),
-		own: invalidation.NewOwnView(w.cfg.LoadTimeout + w.cfg.LoadQueueTime), ownSets: make(ownVersions), owed: newOwed(),
+		own: invalidation.NewOwnView(w.cfg.LoadTimeout + w.cfg.LoadQueueTime), ownSets: make(ownVersions), uncopied: make(map[string]bool), owed: newOwed(),
 	}
 	lag := w.cfg.Lag
 	if !w.cfg.Rules.Lag {
@@ -143,6 +144,7 @@ func (n *node) tick() {
 	n.near.Sweep(now)
 	n.own.Tick(now)
 	n.repay(now)
+	n.passCopies(now)
 	n.after(tick, n.tick)
 }
 

@@ -39,6 +39,9 @@ type Rules struct {
 	SetTargets bool // R8: for a Set, the other members that an invalidation is for are told
 	Relay      bool // R8: who does not confirm is told through others
 	Silent     bool // R9: who has been out of contact for long need not confirm
+	Replicas   bool // R8: replicas are told, and have to confirm
+	CopyAge    bool // R10: the age of a copy counts from before it was read
+	CopyDoubt  bool // R10: who is in doubt, or may not be told, takes no copies
 
 	// Models of rules that are to be built. The seam is where each is asked for.
 
@@ -59,6 +62,6 @@ func Built() Rules {
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
 		OwnView: true, Waited: true, Move: true, MoveNear: true, MoveGrants: true,
 		Doubt: true, Fence: true, Ended: true, Echo: true, Gained: true, CapLeases: true, Void: true,
-		Targets: true, Unequal: true, SetTargets: true, Relay: true, Silent: true,
+		Targets: true, Unequal: true, SetTargets: true, Replicas: true, Relay: true, Silent: true, CopyAge: true, CopyDoubt: true,
 	}
 }

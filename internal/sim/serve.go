@@ -99,6 +99,10 @@ func (n *node) answer(req *request, rep *reply, asker *remoteAsker) {
 		rep.status = statusOK
 	case opSet:
 		n.set(req, rep)
+	case opPermit:
+		n.permit(rep)
+	case opCopy:
+		n.takeCopy(req, rep, asker.l.c.from)
 	default:
 		rep.status = statusOK
 	}
@@ -228,6 +232,7 @@ func (n *node) fill(req *request, rep *reply, remote bool) {
 	rep.seq, rep.version = eff.Seq, req.version
 	switch eff.Outcome {
 	case shard.Stored:
+		n.copied(req.key, eff.Until)
 		rep.status = statusAccepted
 		rep.ttl = eff.Until - now
 		rep.near = min(req.near, rep.ttl)
@@ -265,6 +270,7 @@ func (n *node) set(req *request, rep *reply) {
 	case shard.Stored, shard.Passed:
 		_, version := parse(req.value)
 		n.w.checker.stored(req.key, version)
+		n.copied(req.key, eff.Until)
 		rep.status = statusStored
 	case shard.Outdated:
 		rep.status = statusNotOwner

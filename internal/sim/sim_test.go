@@ -36,6 +36,14 @@ func profiles() map[string]Config {
 
 	add("lag", Normal(), func(c *Config, _ *Faults) { c.Lag = 500 * time.Millisecond })
 
+	replicated := func(name string, c Config) {
+		add(name, c, func(c *Config, _ *Faults) { c.Replicas, c.Keys = 2, 24 })
+	}
+	replicated("copies", Normal())
+	replicated("copied", Stress())
+	replicated("copied late", all["late"])
+	add("copies of ten", all["ten"], func(c *Config, _ *Faults) { c.Replicas = 3 })
+
 	// More of one thing.
 	only := func(name string, change func(*Config, *Faults)) {
 		c := Base()
@@ -66,6 +74,14 @@ func profiles() map[string]Config {
 		c.LoadTimeout, c.NearTTL, c.Keys = 30*time.Second, time.Second, 24
 		f.Leave, f.Isolate, f.SlowLoads, f.SlowLoad = true, true, 0.3, 25*time.Second
 	})
+	only("crashes", func(c *Config, f *Faults) {
+		c.Replicas, c.Keys, c.Writes = 2, 24, 20
+		f.Crash, f.Cut, f.TailShare, f.Tail, f.Every = true, true, 0.02, time.Second, 2*time.Second
+	})
+	only("copies move", func(c *Config, f *Faults) {
+		c.Replicas, c.Writes, c.Duration = 2, 20, time.Minute
+		f.Leave, f.Isolate, f.SlowView, f.SlowFor, f.TailShare, f.Tail = true, true, 0.3, 20*time.Second, 0.02, time.Second
+	})
 	only("pauses", func(_ *Config, f *Faults) { f.Pause = true })
 	for name, c := range all {
 		c.Rules = Complete()
@@ -78,7 +94,7 @@ func profiles() map[string]Config {
 type sum struct {
 	runs, failing                      int
 	reads, near, loads, failed, beyond int
-	acked, partial, backwards          int
+	acked, partial, backwards, copied  int
 	worst, worstPartial, longest       time.Duration
 	firstBad                           Result
 	kinds                              map[string]int
@@ -93,6 +109,7 @@ func (s *sum) add(r Result) {
 	s.acked += r.Acked
 	s.partial += r.Partial
 	s.backwards += r.Backwards
+	s.copied += r.Copied
 	s.beyond += r.Count["stale"]
 	s.worst, s.worstPartial, s.longest = max(s.worst, r.Worst), max(s.worstPartial, r.WorstPartial), max(s.longest, r.Longest)
 	for k, n := range r.Count {
@@ -133,8 +150,8 @@ func runAll(cfg Config, from uint64, n int) *sum {
 // report fails the test with the first bad seed and the event log of its key.
 func (s *sum) report(t *testing.T, name string, cfg Config) {
 	t.Helper()
-	t.Logf("%s: %d seeds, %d reads, %d near hits, %d loads, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
-		name, s.runs, s.reads, s.near, s.loads, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
+	t.Logf("%s: %d seeds, %d reads, %d near hits, %d loads, %d copies, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
+		name, s.runs, s.reads, s.near, s.loads, s.copied, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
 	if s.failing == 0 {
 		return
 	}

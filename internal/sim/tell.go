@@ -95,17 +95,25 @@ func (t *telling) targets(m *members, now int64) []membership.Target {
 	}
 	for _, k := range t.keys {
 		h := ring.Hash(keyspaceName, k)
-		for _, target := range m.Targets(nil, h, suspect, func(string) bool { return false }, now) {
-			owner := m.Members[m.Ring.Owner(h)].ID
+		for _, target := range m.Targets(nil, h, t.copies(), suspect, func(string) bool { return false }, now) {
+			now := func(i int) bool { return m.Members[i].ID == target.ID }
 			switch {
 			case slices.ContainsFunc(all, func(o membership.Target) bool { return o.ID == target.ID }):
-			case !rules.StandIns && !target.Counts, !rules.Targets && target.Counts && target.ID != owner:
+			case !rules.StandIns && !target.Counts, !rules.Targets && target.Counts && !slices.ContainsFunc(n.keepers(m, h), now):
 			default:
 				all = append(all, target)
 			}
 		}
 	}
 	return all
+}
+
+// copies is how many members are told of each key.
+func (t *telling) copies() int {
+	if !t.n.w.cfg.Rules.Replicas {
+		return 1
+	}
+	return t.n.copies()
 }
 
 // ask tells one member (telling.ask). What one that counts does not confirm it is owed from now on.

@@ -29,6 +29,7 @@ type world struct {
 	busy    int  // faults under way
 
 	nearHits int
+	copied   int
 	traced   string // the key whose events are logged
 	tracing  bool
 	log      []string
@@ -44,6 +45,7 @@ type member struct {
 type Result struct {
 	Seed                   uint64
 	Reads, NearHits, Loads int
+	Copied                 int // taken by replicas
 	Failed                 int // reads that got an error
 	Acked, Partial         int
 	Backwards              int
@@ -100,7 +102,7 @@ func simulate(w *world, seed uint64) Result {
 	w.checker.finished()
 	c := w.checker
 	return Result{
-		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Loads: w.origin.loads, Failed: c.failed, Acked: c.acked, Partial: c.partial,
+		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Copied: w.copied, Loads: w.origin.loads, Failed: c.failed, Acked: c.acked, Partial: c.partial,
 		Backwards: c.backwards, Worst: time.Duration(c.worst), WorstPartial: time.Duration(c.worstPartial), Longest: time.Duration(c.longest),
 		Violations: c.violations, Count: c.count, Log: w.log,
 	}
