@@ -9,6 +9,9 @@ func (s *Shard) servable(v *Value, now int64) bool {
 	if s.outdates(v) && !v.Expired {
 		end = v.Soft
 	}
+	if v.Hard <= v.Soft && !s.left(v) {
+		return false // it was to be kept for its lifetime only (Config.StaleOnError is off): what ends it early leaves nothing
+	}
 	return now < end && !v.Absent && !s.Fresh(v, now) && s.tags.Alive(&v.Mark) && !s.cfg.Limits.Load().missed(v)
 }
 
