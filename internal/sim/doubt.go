@@ -27,7 +27,7 @@ func (n *node) capped(r route, now int64) bool {
 
 // gained tells whether others may be told what this node has to hear (membership.View.Gained).
 func (n *node) gained(r route, now int64) bool {
-	return n.w.cfg.Rules.Gained && r.m.Gained(r.hash, n.copies(), now, func(id string) bool { return r.m.agrees(id, now) })
+	return n.w.cfg.Rules.Gained && r.m.Gained(r.hash, r.m.copies, now, func(id string) bool { return r.m.agrees(id, now) })
 }
 
 // cap is how long what is loaded for a key from now on may live (keyspace.cap).

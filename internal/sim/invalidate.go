@@ -94,7 +94,7 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	var owners []string
 	parts := make(map[string][]string)
 	for _, k := range req.keys {
-		for _, o := range n.keepers(m, ring.Hash(keyspaceName, k)) {
+		for _, o := range m.Ring.Prefer(nil, ring.Hash(keyspaceName, k), n.copies()) {
 			if o == m.Self {
 				continue
 			}

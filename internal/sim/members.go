@@ -16,6 +16,7 @@ type members struct {
 	*membership.View
 	number uint64
 	known  bool
+	copies int     // members that keep a key, its owner included
 	peers  []*peer // by index of the ring; nil for this node
 }
 
@@ -60,7 +61,10 @@ func (n *node) setMembers(list []peers.Member, number int) {
 // become makes a view the one in use (Node.becomeLocked).
 func (n *node) become(v *membership.View, known bool) {
 	old := n.members
-	m := &members{View: v, number: 1, known: known, peers: make([]*peer, len(v.Members))}
+	m := &members{View: v, number: 1, known: known, copies: n.copies(), peers: make([]*peer, len(v.Members))}
+	if n.apart {
+		m.copies = 1
+	}
 	if old != nil {
 		m.number = old.number + 1
 	}

@@ -44,7 +44,8 @@ func mutations() map[string]mutation {
 		"CapLeases":   {"aged", 1, 6},
 		"Unequal":     {"moves", 5, 1},
 		"Replicas":    {"crashes", 1, 1},
-		"CopyAge":     {"crashes", 3, 1},
+		"CopyAge":     {"crashes", 2, 1},
+		"Apart":       {"copied late", 216, 1},
 		"SetTargets":  {"moves", 13, 1},
 		"OwnSet":      {"stress", 1, 4},
 	}

@@ -57,9 +57,12 @@ type node struct {
 	own      *invalidation.OwnView
 	ownSets  ownVersions
 	uncopied map[string]bool // what replicas lack
-	owed     *invalidation.Owed
-	hearing  hearing
-	muted    bool // the log takes no event: see Rules.Tokens
+
+	differSince int64 // 0: they do not
+	apart       bool
+	owed        *invalidation.Owed
+	hearing     hearing
+	muted       bool // the log takes no event: see Rules.Tokens
 
 	table    *membership.Table
 	listed   int // number of the last list that discovery reported
@@ -136,6 +139,7 @@ func (n *node) tick() {
 	if n.table.Tick(now) {
 		n.become(n.table.View(), true)
 	}
+	n.tickApart(now)
 	n.tickRetired(now)
 	n.tickDoubt(now)
 	n.tickHolders(now)

@@ -6,11 +6,26 @@ import (
 	"github.com/nearcache/nearcache/internal/shard"
 )
 
-// copies is how many members keep a key, its owner included (members.copies).
+// copies is how many members keep a key, its owner included, where nothing speaks against it (Node.toldCopies).
 func (n *node) copies() int { return max(n.w.cfg.Replicas, 1) }
 
 // keepers returns the owner of what lies at hash and its replicas (members.keepers).
-func (n *node) keepers(m *members, hash uint64) []int { return m.Ring.Prefer(nil, hash, n.copies()) }
+func (n *node) keepers(m *members, hash uint64) []int { return m.Ring.Prefer(nil, hash, m.copies) }
+
+// tickApart notes since when members differ in their rings, and whether that is too long for copies to be kept (Node.tickMembers).
+func (n *node) tickApart(now int64) {
+	switch {
+	case !n.differs(now) || !n.w.cfg.Rules.Apart:
+		n.differSince = 0
+	case n.differSince == 0:
+		n.differSince = now
+	}
+	apart := n.differSince != 0 && now-n.differSince > 4*int64(n.w.cfg.Bound)
+	if n.copies() > 1 && apart != n.apart {
+		n.apart = apart
+		n.become(n.table.View(), n.members.known)
+	}
+}
 
 // keeps tells whether this node is the owner or a replica (route.keeps).
 func (n *node) keeps(m *members, hash uint64) bool {
@@ -19,7 +34,7 @@ func (n *node) keeps(m *members, hash uint64) bool {
 
 // copied notes that the replicas of a key lack what this node has (keyspace.copied).
 func (n *node) copied(key string, until int64) {
-	if n.copies() > 1 && until-n.exact() > int64(n.w.cfg.Bound) && n.route(key).owns() {
+	if n.members.copies > 1 && until-n.exact() > int64(n.w.cfg.Bound) && n.route(key).owns() {
 		n.uncopied[key] = true
 	}
 }

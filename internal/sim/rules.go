@@ -42,6 +42,7 @@ type Rules struct {
 	Replicas   bool // R8: replicas are told, and have to confirm
 	CopyAge    bool // R10: the age of a copy counts from before it was read
 	CopyDoubt  bool // R10: who is in doubt, or may not be told, takes no copies
+	Apart      bool // R10: copies end when members differ in their rings for long
 
 	// Models of rules that are to be built. The seam is where each is asked for.
 
@@ -62,6 +63,6 @@ func Built() Rules {
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
 		OwnView: true, Waited: true, Move: true, MoveNear: true, MoveGrants: true,
 		Doubt: true, Fence: true, Ended: true, Echo: true, Gained: true, CapLeases: true, Void: true,
-		Targets: true, Unequal: true, SetTargets: true, Replicas: true, Relay: true, Silent: true, CopyAge: true, CopyDoubt: true,
+		Targets: true, Unequal: true, SetTargets: true, Replicas: true, Relay: true, Silent: true, CopyAge: true, Apart: true, CopyDoubt: true,
 	}
 }
