@@ -84,7 +84,7 @@ func TestNodeConfigProblems(t *testing.T) {
 		want []string
 	}{
 		"negative":     {nearcache.NodeConfig{MaxBytes: -1, Replicas: -1, PeerTimeout: -1}, []string{"MaxBytes", "Replicas", "PeerTimeout"}},
-		"replicas":     {nearcache.NodeConfig{Replicas: 2}, []string{"Replicas over 1 is not available yet"}},
+		"replicas":     {nearcache.NodeConfig{Replicas: 9}, []string{"Replicas must not exceed 8"}},
 		"short bound":  {nearcache.NodeConfig{Bound: time.Millisecond}, []string{"Bound"}},
 		"long bound":   {nearcache.NodeConfig{Bound: time.Hour}, []string{"Bound"}},
 		"weight":       {nearcache.NodeConfig{Weight: math.MaxInt32}, []string{"Weight"}},

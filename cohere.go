@@ -157,6 +157,7 @@ func (f *followed) apply(n *Node, a invalidation.Action) bool {
 	}
 	if before := f.source.Incarnation.Swap(a.State.Incarnation); before != 0 && before != a.State.Incarnation {
 		f.restarted.Store(n.clock.Exact())
+		n.uncopied.began(f.id)
 	}
 	// Order: the generation before the lease (docs/protocol.md R4).
 	if a.Kill != invalidation.CauseNone {

@@ -36,13 +36,17 @@ type NodeConfig struct {
 	// Discovery reports the members. Default: none, a cluster of one. A *peers.List takes effect at once; of all others changes settle for up
 	// to a second, and lists that shrink too much are held back for a while (package peers).
 	Discovery peers.Discovery
-	// Zone is the member's failure domain.
+	// Zone is the member's failure domain: replicas are spread over zones.
 	Zone string
 	// Weight is the member's share of the key space relative to the others. 0 means 1; negative: client only, owns nothing.
 	Weight int
-	// Replicas is how many copies of an entry there are, the owner's included. 0 means 1; more are not available yet.
+	// Replicas is how many members keep an entry, its owner included; at most 8. 0 means 1. The others serve it when the owner cannot be
+	// reached, and keep it when the owner leaves the list, so that a crash costs no load. Copies follow within a tenth of a second; values
+	// over 64 KiB, and what a Set stores without a version, are not copied. An invalidation has to be confirmed by all of them, so that a
+	// dead replica may cost a call what a dead owner does. All members need the same: while one is heard that has another number, nobody
+	// keeps copies.
 	Replicas int
-	// MaxBytes bounds the entries this node owns, over all keyspaces, keys and overhead included. 0 means 256 MiB.
+	// MaxBytes bounds the entries this node keeps, as owner or replica, over all keyspaces, keys and overhead included. 0 means 256 MiB.
 	MaxBytes int64
 	// NearBytes bounds the near copies on this node, over all keyspaces. 0 means 64 MiB; negative: no near cache.
 	NearBytes int64
@@ -137,7 +141,8 @@ func (c NodeConfig) effective() (NodeConfig, error) {
 	p.require(c.MaxBytes <= math.MaxInt, "MaxBytes must fit the address space")
 	p.require(c.NearBytes <= math.MaxInt, "NearBytes must fit the address space")
 	p.require(c.Replicas >= 0, "Replicas must not be negative")
-	p.require(c.Replicas <= 1, "Replicas over 1 is not available yet")
+	p.require(c.Replicas <= transport.MaxReplicas, "Replicas must not exceed %d", transport.MaxReplicas)
+	c.Replicas = max(c.Replicas, 1)
 	p.require(c.Weight <= maxWeight, "Weight must not exceed %d", maxWeight)
 	p.require(c.Listen == "" || c.Listener == nil, "Listen and Listener exclude each other")
 	p.require(c.Discovery == nil || c.Listen != "" || c.Listener != nil, "Discovery needs Listen or Listener")

@@ -25,8 +25,13 @@ type standing struct {
 // capped tells whether what this node stores by route r lives a Bound at most: it does not own it, or is not sure to, or has become its
 // owner only lately, so that others may tell somebody else of an invalidation.
 func (n *Node) capped(r route, now int64) bool {
-	return !r.owns() || n.standing.tenure.Load().CappedAt(now) ||
-		r.m.Gained(r.hash, 1, now, func(id string) bool { return r.m.agrees(id, now) })
+	return !r.owns() || n.untold(r, now)
+}
+
+// untold tells whether others may be told of an invalidation in the place of this node, as the owner or a replica, and not pass it on.
+func (n *Node) untold(r route, now int64) bool {
+	return n.standing.tenure.Load().CappedAt(now) ||
+		r.m.Gained(r.hash, r.m.copies, now, func(id string) bool { return r.m.agrees(id, now) })
 }
 
 // warm tells that nothing that this node owns is capped.

@@ -54,10 +54,10 @@ type sight struct {
 // slack is what a bound may be exceeded by: the coarse clock's lag.
 const slack = 50 * time.Millisecond
 
-func newStorm(t *testing.T, nodes int, cfg nearcache.Config[string], delay func() time.Duration) *storm {
+func newStorm(t *testing.T, nodes, copies int, cfg nearcache.Config[string], delay func() time.Duration) *storm {
 	s := &storm{t: t, cfg: cfg, origin: newOrigin(delay), acks: make(map[string][]ack), own: make(map[ownKey]int)}
 	s.seen.errors = make(map[string]int)
-	s.c = testcluster.Bubble(t, nodes)
+	s.c = testcluster.Bubble(t, nodes, replicas(copies))
 	s.caches = s.origin.openOn(t, s.c, cfg)
 	for i := range 20 {
 		s.keys = append(s.keys, fmt.Sprint("k", i))
@@ -249,10 +249,10 @@ func (s *storm) restart(i int, away time.Duration) {
 // does not see it at all.
 func TestPartitionsByChance(t *testing.T) {
 	type schedule struct {
-		nodes  int
-		seed   uint64
-		bursts int
-		near   time.Duration
+		nodes, copies int
+		seed          uint64
+		bursts        int
+		near          time.Duration
 	}
 	var schedules []schedule
 	for seed := range uint64(4) {
@@ -260,16 +260,17 @@ func TestPartitionsByChance(t *testing.T) {
 		if seed%2 == 1 {
 			near = time.Second
 		}
-		schedules = append(schedules, schedule{3, seed, 15, near}, schedule{5, seed, 15, near})
+		schedules = append(schedules, schedule{3, 1, seed, 15, near}, schedule{5, 1, seed, 15, near})
 	}
-	schedules = append(schedules, schedule{10, 0, 8, time.Minute}, schedule{10, 1, 8, time.Second})
+	schedules = append(schedules, schedule{10, 1, 0, 8, time.Minute}, schedule{10, 1, 1, 8, time.Second},
+		schedule{3, 2, 0, 15, time.Minute}, schedule{5, 2, 1, 15, time.Second}, schedule{5, 3, 2, 15, time.Minute}, schedule{10, 3, 0, 5, time.Minute})
 	if raceEnabled || testing.Short() {
-		schedules = []schedule{{3, 1, 15, time.Minute}, {5, 2, 8, time.Second}}
+		schedules = []schedule{{3, 1, 1, 15, time.Minute}, {5, 1, 2, 8, time.Second}, {5, 2, 1, 8, time.Minute}}
 	}
 	for _, sc := range schedules {
-		t.Run(fmt.Sprintf("%d nodes, near copies of %v, seed %d", sc.nodes, sc.near, sc.seed), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d nodes, %d copies, near ones of %v, seed %d", sc.nodes, sc.copies, sc.near, sc.seed), func(t *testing.T) {
 			cfg := nearcache.Config[string]{NearTTL: sc.near, TTL: time.Hour}
-			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.seed, sc.bursts, cfg) })
+			synctest.Test(t, func(t *testing.T) { storms(t, sc.nodes, sc.copies, sc.seed, sc.bursts, cfg) })
 		})
 	}
 }
@@ -281,21 +282,22 @@ func TestTagsInPartitionsByChance(t *testing.T) {
 		bursts = 10
 	}
 	for seed, nodes := range []int{3, 3, 3, 5} {
-		t.Run(fmt.Sprintf("%d nodes, seed %d", nodes, seed), func(t *testing.T) {
+		copies := 1 + seed%2
+		t.Run(fmt.Sprintf("%d nodes, %d copies, seed %d", nodes, copies, seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tagsOf := func(key, _ string) []string { return []string{"row:" + key} }
-				storms(t, nodes, uint64(seed), bursts, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour, TagsOf: tagsOf})
+				storms(t, nodes, copies, uint64(seed), bursts, nearcache.Config[string]{NearTTL: time.Minute, TTL: time.Hour, TagsOf: tagsOf})
 			})
 		})
 	}
 }
 
 // storms lets faults come over a cluster for minutes: bursts of load, and quiet between them in which a fault stays.
-func storms(t *testing.T, nodes int, seed uint64, bursts int, cfg nearcache.Config[string]) {
+func storms(t *testing.T, nodes, copies int, seed uint64, bursts int, cfg nearcache.Config[string]) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var loads atomic.Uint64
 	cfg.LoadTimeout = 30 * time.Second // several slow loads one after the other, where members go while they wait
-	s := newStorm(t, nodes, cfg, func() time.Duration {
+	s := newStorm(t, nodes, copies, cfg, func() time.Duration {
 		if loads.Add(1)%50 == 0 {
 			return 5 * time.Second
 		}

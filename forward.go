@@ -33,7 +33,7 @@ func (n *Node) serveInvalidate(s *transport.Session, id uint32, req *transport.R
 		return true
 	}
 	flags, least := req.Flags&transport.FlagSoft|transport.FlagForwarded, req.Version
-	keyspace, others := strings.Clone(req.Keyspace), m.ownedByOthers(by, req.Keyspace, req.Keys)
+	keyspace, others := strings.Clone(req.Keyspace), m.keptByOthers(by, n.toldCopies(m), req.Keyspace, req.Keys)
 	if same {
 		maps.DeleteFunc(others, func(owner string, _ []string) bool { return !n.isBack(m, owner) })
 	}
@@ -53,16 +53,14 @@ func (n *Node) isBack(m *members, id string) bool {
 	return at != 0 && n.clock.Exact()-at < n.window()
 }
 
-// ownedByOthers groups copies of the keys that other members own by a ring, by owner.
-func (m *members) ownedByOthers(by *ring.Ring, keyspace string, keys []string) map[string][]string {
+// keptByOthers groups copies of the keys that other members may keep by a ring, as owners or replicas, by member.
+func (m *members) keptByOthers(by *ring.Ring, copies int, keyspace string, keys []string) map[string][]string {
 	others := make(map[string][]string)
 	for _, k := range keys {
-		o := by.Owner(ring.Hash(keyspace, k))
-		if o < 0 {
-			continue
-		}
-		if id := by.Members()[o].ID; id != m.Me().ID {
-			others[id] = append(others[id], strings.Clone(k))
+		for _, o := range by.Prefer(nil, ring.Hash(keyspace, k), copies) {
+			if id := by.Members()[o].ID; id != m.Me().ID {
+				others[id] = append(others[id], strings.Clone(k))
+			}
 		}
 	}
 	return others
@@ -86,17 +84,17 @@ func (n *Node) answerLater(name string, s *transport.Session, id uint32, rep *tr
 	return !started
 }
 
-// forward passes keys on to the members that own them by this node's ring. One that can hold nothing any more need not confirm.
+// forward passes keys on to the members that keep them by this node's ring. One that can hold nothing any more need not confirm.
 func (n *Node) forward(ctx context.Context, m *members, keyspace string, parts map[string][]string, flags uint32, least uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(tellers)
-	for owner, part := range parts {
+	for member, part := range parts {
 		for chunk := range chunks(part) {
 			g.Go(func() error {
 				req := n.invalidateRequest(keyspace, chunk, flags)
 				req.Version = least
-				err := n.pass(ctx, m.peer(owner), req)
-				if err != nil && n.gone(m, owner, n.clock.Exact()) {
+				err := n.pass(ctx, m.peer(member), req)
+				if err != nil && n.gone(m, member, n.clock.Exact()) {
 					return nil
 				}
 				return err

@@ -42,7 +42,7 @@ func (n *Node) leave(ctx context.Context) {
 	n.heirs.Store(heirs)
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
-	h := n.newHandOver(ctx, m, heirs)
+	h := n.newHandOver(ctx, 0, m.peers, ownerBy(heirs))
 	for _, ks := range *n.keyspaces.Load() {
 		h.give(ctx, ks, ks.shard.Hottest(h.left), func(key string, now int64) *shard.Value {
 			if v, _ := ks.shard.Peek(key, now); v != nil && ks.shard.Fresh(v, now) && ks.route(key).owns() {
@@ -74,7 +74,7 @@ func (n *Node) passOn(now int64) {
 	n.run("hand over", func() {
 		ctx, cancel := context.WithTimeout(n.ctx, n.bound)
 		defer cancel()
-		h := n.newHandOver(ctx, m, m.Ring)
+		h := n.newHandOver(ctx, 0, m.peers, ownerBy(m.Ring))
 		for ks, keys := range kept {
 			h.give(ctx, ks, keys, func(key string, now int64) *shard.Value {
 				r := ks.route(key)
@@ -93,12 +93,13 @@ func (n *Node) passOn(now int64) {
 	})
 }
 
-// handOver is values on their way to those who own them by a ring.
+// handOver is values on their way to other members.
 type handOver struct {
 	n       *Node
-	ring    *ring.Ring
-	permits map[string]permit // by member; who has given none gets nothing
-	left    int64             // bytes
+	flags   uint32                   // of the requests
+	to      func(hash uint64) string // who gets what lies at hash; "": nobody
+	permits map[string]permit        // by member; who has given none gets nothing
+	left    int64                    // bytes
 }
 
 // permit is leave to give values to a member.
@@ -108,18 +109,28 @@ type permit struct {
 	at    int64 // when it came: later than it was given
 }
 
-// newHandOver asks all members for permits.
-func (n *Node) newHandOver(ctx context.Context, m *members, to *ring.Ring) *handOver {
-	h := &handOver{n: n, ring: to, permits: make(map[string]permit), left: handOverBytes}
+// ownerBy returns who owns what lies at a hash by a ring.
+func ownerBy(r *ring.Ring) func(hash uint64) string {
+	return func(hash uint64) string {
+		if o := r.Owner(hash); o >= 0 {
+			return r.Members()[o].ID
+		}
+		return ""
+	}
+}
+
+// newHandOver asks members for permits.
+func (n *Node) newHandOver(ctx context.Context, flags uint32, members []*peer, to func(hash uint64) string) *handOver {
+	h := &handOver{n: n, flags: flags, to: to, permits: make(map[string]permit), left: handOverBytes}
 	var mu sync.Mutex // guards h.permits
 	var g errgroup.Group
 	g.SetLimit(tellers)
-	for _, p := range m.peers {
+	for _, p := range members {
 		if p == nil || !p.Ready() {
 			continue
 		}
 		g.Go(func() error {
-			rep, err := p.Do(ctx, &transport.Request{Op: transport.OpHandOver, Budget: n.cfg.PeerTimeout})
+			rep, err := p.Do(ctx, &transport.Request{Op: transport.OpHandOver, Flags: flags, Budget: n.cfg.PeerTimeout})
 			if err == nil && rep.Status == transport.StatusOK {
 				mu.Lock()
 				defer mu.Unlock()
@@ -132,19 +143,17 @@ func (n *Node) newHandOver(ctx context.Context, m *members, to *ring.Ring) *hand
 	return h
 }
 
-// give sends the values of keys, as far as read has them, until ctx ends or enough was sent.
-func (h *handOver) give(ctx context.Context, ks *keyspace, keys []string, read func(key string, now int64) *shard.Value) {
+// give sends the values of keys, as far as read has them, until ctx ends or enough was sent, and returns the keys that are left or were not
+// answered.
+func (h *handOver) give(ctx context.Context, ks *keyspace, keys []string, read func(key string, now int64) *shard.Value) (left []string) {
 	for batch := range slices.Chunk(keys, transport.MaxBatchOps) {
 		if ctx.Err() != nil || h.left <= 0 {
-			return
+			left = append(left, batch...)
+			continue
 		}
 		parts, total := make(map[*peer][]*transport.Call), 0
 		for _, key := range batch {
-			o := h.ring.Owner(ring.Hash(ks.name, key))
-			if o < 0 {
-				continue
-			}
-			p, ok := h.permits[h.ring.Members()[o].ID]
+			p, ok := h.permits[h.to(ks.hashOf(key))]
 			if !ok {
 				continue
 			}
@@ -154,21 +163,24 @@ func (h *handOver) give(ctx context.Context, ks *keyspace, keys []string, read f
 				h.left -= int64(len(key) + len(v.Bytes))
 			}
 		}
-		if total > 0 && !h.send(ctx, parts, total) {
-			return
+		if total > 0 {
+			left = append(left, h.send(ctx, parts, total)...)
 		}
 	}
+	return left
 }
 
 func (h *handOver) call(ks *keyspace, key string, v *shard.Value, p permit) *transport.Call {
 	c := h.n.transport.NewCall()
 	c.Request = transport.Request{
-		Op: transport.OpHandOver, Keyspace: ks.name, Key: key, Token: p.token, Version: v.Version, Budget: h.n.cfg.PeerTimeout,
-		Age: time.Duration(p.at - v.LoadedAt), TTL: time.Duration(ks.shard.FreshUntil(v) - p.at),
+		Op: transport.OpHandOver, Flags: h.flags, Keyspace: ks.name, Key: key, Token: p.token, Version: v.Version,
+		Budget: h.n.cfg.PeerTimeout, Age: time.Duration(p.at - v.LoadedAt), TTL: time.Duration(ks.shard.FreshUntil(v) - p.at),
 		StaleFor: time.Duration(v.Hard - v.Soft),
 	}
 	if tags, known := v.Mark.Tags(); known && len(tags) == 0 {
 		c.Request.Flags |= transport.FlagTagged // else any invalidation of a tag ends it there
+	} else if known && h.flags&transport.FlagReplica != 0 {
+		c.Request.Flags, c.Request.Tags = c.Request.Flags|transport.FlagTagged, packTags(tags)
 	}
 	if v.Absent {
 		c.Request.Flags |= transport.FlagAbsent
@@ -178,8 +190,8 @@ func (h *handOver) call(ks *keyspace, key string, v *shard.Value, p permit) *tra
 	return c
 }
 
-// send sends calls to members and waits for the answers, which say nothing of interest. False: ctx has ended.
-func (h *handOver) send(ctx context.Context, parts map[*peer][]*transport.Call, total int) bool {
+// send sends calls to members and waits for the answers. It returns the keys of those that did not get one, or are to be sent again.
+func (h *handOver) send(ctx context.Context, parts map[*peer][]*transport.Call, total int) (left []string) {
 	b := transport.NewBatch(total)
 	for p, calls := range parts {
 		p.StartBatch(calls, b)
@@ -192,18 +204,22 @@ func (h *handOver) send(ctx context.Context, parts map[*peer][]*transport.Call, 
 	}
 	for _, calls := range parts {
 		for _, c := range calls {
+			if !ended || c.Err != nil || c.Reply.Status == transport.StatusBusy {
+				left = append(left, c.Request.Key)
+			}
 			if ended || !c.Abandon() {
 				c.Free()
 			}
 		}
 	}
-	return ended
+	return left
 }
 
-// permitHandOver lets a member give values away to this node.
-func (n *Node) permitHandOver(rep *transport.Reply) {
+// permitHandOver lets a member give values away, or copies, to this node.
+func (n *Node) permitHandOver(req *transport.Request, rep *transport.Reply) {
 	now := n.clock.Exact()
-	if n.closed.Load() || now >= n.standing.tenure.Load().Fence {
+	t := n.standing.tenure.Load()
+	if n.closed.Load() || now >= t.Fence || req.Flags&transport.FlagReplica != 0 && t.CappedAt(now) {
 		rep.Status = transport.StatusBusy
 		return
 	}
@@ -211,7 +227,8 @@ func (n *Node) permitHandOver(rep *transport.Reply) {
 	rep.Token = transport.Token{Incarnation: n.incarnation, Number: uint64(now)}
 }
 
-// takeOver takes a value that its owner gives away because it leaves, or its former owner because this node owns it now.
+// takeOver takes a value that its owner gives away because it leaves, or its former owner because this node owns it now, or a copy that its
+// owner gives to a replica.
 func (ks *keyspace) takeOver(s *transport.Session, req *transport.Request, rep *transport.Reply) {
 	n := ks.node
 	now, r := n.clock.Exact(), ks.route(req.Key)
@@ -220,11 +237,14 @@ func (ks *keyspace) takeOver(s *transport.Session, req *transport.Request, rep *
 	if req.Token.Incarnation != n.incarnation || at > now || now-at > n.window() || sender == "" || now >= n.standing.tenure.Load().Fence {
 		return
 	}
-	g := shard.Given{View: r.m.number, Until: at + n.window()}
+	replica := req.Flags&transport.FlagReplica != 0
+	g := shard.Given{View: r.m.number, Kept: r.keeps(), Until: at + n.window()}
 	switch {
-	case r.owns() && r.m.Before(r.hash, now) == sender:
-		g.Kept = true
+	case !replica && r.owns() && r.m.Before(r.hash, now) == sender:
 	case !r.m.sure() || r.owner < 0 || r.m.Members[r.owner].ID != sender:
+		return
+	case replica && !ks.takesCopy(s, r, now):
+		rep.Status = transport.StatusBusy
 		return
 	}
 	end := at + int64(req.TTL)
@@ -233,17 +253,30 @@ func (ks *keyspace) takeOver(s *transport.Session, req *transport.Request, rep *
 		LoadedAt: at - int64(req.Age), Vouched: at, Soft: end, Hard: end + int64(staleFor(req)),
 	}
 	if req.Flags&transport.FlagTagged != 0 {
-		v.Mark = tag.Of(nil)
+		v.Mark = tag.Of(unpackTags(req.Tags))
 	}
-	v.Mark = v.Mark.At(at - 1) // positions are times: what is invalidated from the permit on ends it
+	// Positions are times, and this member's: what has been invalidated since the load began ends it, although its owner may not know that yet.
+	v.Mark = v.Mark.At(max(v.LoadedAt-1, 0))
 	if !v.Absent {
 		v.Bytes = req.Value
 	}
-	if ks.shard.Give(req.Key, v, g, now) {
-		rep.Status = transport.StatusStored
-		ks.noteLifetime(req.TTL)
-		ks.count.inherited.Add(1)
+	if !ks.shard.Give(req.Key, v, g, now) {
+		return
 	}
+	rep.Status = transport.StatusStored
+	ks.noteLifetime(req.TTL)
+	if replica {
+		ks.count.copies.Add(1)
+		return
+	}
+	ks.count.inherited.Add(1)
+	ks.stored(req.Key, r, end, now)
+}
+
+// inherits tells whether this node is a replica of an owner that leaves: who does not know that one any more may take this node for the owner.
+func (ks *keyspace) inherits(r route) bool {
+	p := r.peer()
+	return p != nil && p.Leaving() && r.keeps()
 }
 
 // heirloom answers a Get from what the owner of the key gave to this node before it left, whether the asker takes this node for the owner

@@ -37,6 +37,7 @@ type keyspace struct {
 	count    counters
 	audit    audit
 	history  history
+	opened   int64         // when it was, on the node's clock
 	epoch    atomic.Uint64 // bumped by InvalidateAll
 	longest  atomic.Int64  // lifetime given to an entry here, ns
 	closed   atomic.Bool
@@ -155,7 +156,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		p.hot = HotConfig{}
 	}
 	ks := &keyspace{
-		name: name, node: n, policy: p, local: l,
+		name: name, node: n, policy: p, local: l, opened: n.clock.Exact(),
 		own: invalidation.NewOwnView(p.longestLoad()), ownTags: invalidation.NewOwnTags(p.longestLoad()),
 		holds: invalidation.NewHolds(maxHeld),
 		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
@@ -261,6 +262,7 @@ func (ks *keyspace) stats() KeyspaceStats {
 		Loads:           c.loads.Load(),
 		LoadErrors:      c.loadErrors.Load(),
 		Inherited:       c.inherited.Load(),
+		Copies:          c.copies.Load(),
 		Shed:            lim.Shed,
 		Rejected:        c.rejected.Load(),
 		RefusedLease:    sh.RefusedLease,

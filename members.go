@@ -20,6 +20,7 @@ type members struct {
 	known  bool   // discovery has answered, or there is none
 	// contested tells that another process has this node's ID, and came first. It may be the one that hears of invalidations.
 	contested bool
+	copies    int     // members that keep a key, its owner included: Replicas, or 1 while members differ in that
 	peers     []*peer // by index of the ring; nil for this node
 	// retired are no members any more, but were within the last window: others may take them for owners yet (R8).
 	retired []*peer
@@ -193,12 +194,12 @@ func (s *news) differs(err error) bool {
 func (n *Node) tickMembers(now int64) {
 	contested := n.transport != nil && n.transport.Contested()
 	n.mu.Lock()
-	var was bool
+	var was, differed, differ bool
 	if !n.closed.Load() {
 		old := n.members.Load()
-		was = old.contested
-		if changed := n.table.Tick(now); changed || contested != was {
-			n.contested = contested
+		was, differed, differ = old.contested, n.mixed, n.haveMixed(old, now) || n.apart(old, now)
+		if changed := n.table.Tick(now); changed || contested != was || differ != differed {
+			n.contested, n.mixed = contested, differ
 			n.becomeLocked(n.table.View(), changed || old.known)
 		} else if slices.ContainsFunc(old.retired, func(p *peer) bool { return p.over(now) }) {
 			m := *old
@@ -208,6 +209,9 @@ func (n *Node) tickMembers(now int64) {
 		}
 	}
 	n.mu.Unlock()
+	if differ && !differed {
+		n.cfg.Logger.Warn("members differ in their Replicas, or for long in their lists: none keeps copies meanwhile", "replicas", n.cfg.Replicas)
+	}
 	if contested && !was {
 		n.cfg.Logger.Error("another process has this node's ID, and came first: nothing is owned here until it is gone", "id", n.id)
 	}
@@ -216,7 +220,10 @@ func (n *Node) tickMembers(now int64) {
 // becomeLocked makes a view of the cluster the one in use. Whatever was kept by another view is dropped.
 func (n *Node) becomeLocked(v *membership.View, known bool) {
 	old := n.members.Load()
-	m := &members{View: v, number: 1, known: known, contested: n.contested, peers: make([]*peer, len(v.Members))}
+	m := &members{View: v, number: 1, known: known, contested: n.contested, copies: n.cfg.Replicas, peers: make([]*peer, len(v.Members))}
+	if n.mixed {
+		m.copies = 1
+	}
 	if old != nil {
 		m.number = old.number + 1
 	}
@@ -231,6 +238,9 @@ func (n *Node) becomeLocked(v *membership.View, known bool) {
 	if old != nil { // others may still go by the former ring, and hold near copies of what this node owned by it (R8b)
 		n.log.Reset()
 		n.log.Wake()
+	}
+	if m.copies > 1 && old != nil {
+		n.uncopied.moved(old)
 	}
 	n.keepFollowing(m)
 	if known && (old == nil || !old.known) {

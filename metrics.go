@@ -125,6 +125,7 @@ func trafficFamilies() []family {
 		{"nearcache_load_panics_total", MetricCounter, "", "LoadPanics", "Calls of loaders that panicked or left their goroutine."},
 		{"nearcache_shed_loads_total", MetricCounter, "", "Shed", "Loads that found no slot in time, or were refused because the loader keeps failing."},
 		{"nearcache_inherited_total", MetricCounter, "", "Inherited", "Values that came from the former owner of a key instead of a load."},
+		{"nearcache_copies_total", MetricCounter, "", "Copies", "Copies that this node took as a replica."},
 		{"nearcache_invalidations_total", MetricCounter, "of", "key=Invalidations tag=TagsInvalidated", "Keys and tags invalidated here, whoever sent them."},
 		{"nearcache_peer_errors_total", MetricCounter, "", "PeerErrors", "Requests of this keyspace that a member did not answer."},
 		{"nearcache_evictions_total", MetricCounter, "", "Evictions", "Entries and near copies that left, or did not get in, for want of room."},

@@ -54,6 +54,7 @@ type Node struct {
 	sampleAt  int64         // when tickHistory does something again
 	events    events
 	heirs     atomic.Pointer[ring.Ring] // by which others own what this node owns, as it leaves; nil: it does not
+	uncopied  uncopied
 
 	// ctx ends when Close stops waiting for calls under way. It is the node's own, not a request's.
 	ctx    context.Context //nolint:containedctx // a lifetime, not a request
@@ -68,10 +69,12 @@ type Node struct {
 	standing standing
 	waits    waits
 
-	// mu guards table, contested and changes of members, keyspaces and feeds. Lock order: mu, then followMu or a shard lock.
-	mu        sync.Mutex
-	table     *membership.Table
-	contested bool // what transport.Contested last said
+	// mu guards table, contested, mixed, differSince and changes of members, keyspaces and feeds. Lock order: mu, then followMu or a shard lock.
+	mu          sync.Mutex
+	table       *membership.Table
+	contested   bool  // what transport.Contested last said
+	mixed       bool  // nobody keeps copies
+	differSince int64 // when members began to differ in their rings; 0: they do not
 
 	// runMu guards stopped and the adding to wg. It is a leaf: every load takes it, and a change of the ring must not hold it.
 	runMu   sync.Mutex
@@ -205,7 +208,7 @@ func (n *Node) start(l net.Listener) {
 	n.hearing.found = make(map[string]finding)
 	if l != nil {
 		n.transport = transport.New(transport.Config{
-			Self:         transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation},
+			Self:         transport.Self{ID: n.id, Addr: n.addr, Cluster: n.cfg.Cluster, Incarnation: n.incarnation, Replicas: n.cfg.Replicas},
 			View:         func() uint64 { return n.members.Load().Ring.Fingerprint() },
 			InView:       n.inView,
 			Handler:      n,
@@ -336,6 +339,7 @@ func (n *Node) tick() {
 			n.tickDoubt(now)
 			n.tickHolders(now)
 			n.passOn(now)
+			n.tickCopies(now)
 			for _, ks := range all {
 				ks.tick(now)
 			}

@@ -45,7 +45,7 @@ func (ks *keyspace) inherit(r route, key string, now int64) {
 	lease := ks.shard.Acquire(key, shard.Ask{Holder: n.id, Life: life, View: r.m.number}, now)
 	peeks := lease.Kind == shard.Lease && n.run("peek", func() {
 		defer n.asking.Add(-1)
-		if !ks.inheritFrom(sources, key, lease.Token) {
+		if !ks.inheritFrom(sources, r, key, lease.Token) {
 			ks.disown(key, lease.Token)
 		}
 	})
@@ -68,15 +68,17 @@ func (n *Node) formerOwners(r route, now int64) (sources []*peer) {
 	if p := r.peer(); !r.owns() && heard(p) && (before != "" || n.differs(r.m, now)) {
 		sources = append(sources, p)
 	}
-	if i := r.m.Ring.Index(before); i >= 0 && i != r.owner && heard(r.m.peers[i]) {
-		sources = append(sources, r.m.peers[i])
+	for _, id := range r.m.KeptBefore(r.hash, r.m.copies, now) {
+		if i := r.m.Ring.Index(id); i >= 0 && i != r.owner && heard(r.m.peers[i]) {
+			sources = append(sources, r.m.peers[i])
+		}
 	}
 	return sources
 }
 
 // inheritFrom asks one after the other and fills the key, of which this node holds the lease, with what the first of them has that is not
 // too old.
-func (ks *keyspace) inheritFrom(sources []*peer, key string, token shard.Token) bool {
+func (ks *keyspace) inheritFrom(sources []*peer, r route, key string, token shard.Token) bool {
 	n := ks.node
 	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.PeerTimeout)
 	defer cancel()
@@ -101,7 +103,11 @@ func (ks *keyspace) inheritFrom(sources []*peer, key string, token shard.Token) 
 		if !ks.shard.Missed(key, &v) {
 			ks.noteLifetime(rep.TTL)
 			ks.count.inherited.Add(1)
-			ks.carryOut(ks.shard.Fill(key, token, v, n.clock.Exact()))
+			eff := ks.shard.Fill(key, token, v, n.clock.Exact())
+			ks.carryOut(eff)
+			if eff.Outcome == shard.Stored {
+				ks.stored(key, r, eff.Until, n.clock.Exact())
+			}
 			return true
 		}
 	}
@@ -162,7 +168,7 @@ func (n *Node) vouches(r route, incarnation uint64, now int64) bool {
 	p := r.peer()
 	agrees := func(id string) bool { return r.m.agrees(id, now) }
 	return r.m.sure() && p != nil && p.source.Incarnation.Load() == incarnation && agrees(p.id) &&
-		!r.m.Gained(r.hash, 1, now, agrees) && r.m.knowsRings(now)
+		!r.m.Gained(r.hash, r.m.copies, now, agrees) && r.m.knowsRings(now)
 }
 
 // knowsRings tells whether all members that are heard go by the ring in use or one of the last window.
@@ -200,12 +206,13 @@ func fate(before, after *members, hash uint64) shard.Fate {
 	if !before.sure() || !after.sure() || was < 0 || is < 0 {
 		return shard.Changed
 	}
-	switch had, has := was == before.Self, is == after.Self; {
-	case had && has:
+	had, has := route{before, hash, was}, route{after, hash, is}
+	switch {
+	case had.keeps() && has.keeps():
 		return shard.Stays
-	case had:
+	case had.self():
 		return shard.Lost
-	case has && before.peers[was].Leaving(): // it has not come back since it gave away what it had
+	case has.self() && before.peers[was].Leaving(): // it has not come back since it gave away what it had
 		return shard.Gained
 	case before.Members[was].ID == after.Members[is].ID:
 		return shard.Elsewhere

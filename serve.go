@@ -76,7 +76,7 @@ func (n *Node) Serve(s *transport.Session, id uint32, req *transport.Request, re
 		rep.Status = transport.StatusOK
 		return true
 	case req.Op == transport.OpHandOver && req.Token == (transport.Token{}):
-		n.permitHandOver(rep)
+		n.permitHandOver(req, rep)
 		return true
 	}
 	ks := n.keyspace(req.Keyspace)
@@ -142,7 +142,7 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 		if ks.heirloom(req, rep, r, remote) {
 			return true
 		}
-		if req.Flags&transport.FlagStandIn == 0 {
+		if req.Flags&transport.FlagStandIn == 0 && !ks.inherits(r) {
 			rep.Status = transport.StatusNotOwner
 			return true
 		}
@@ -332,6 +332,7 @@ func (ks *keyspace) fill(req *transport.Request, rep *transport.Reply, remote bo
 	rep.Seq, rep.Version = eff.Seq, req.Version
 	switch eff.Outcome {
 	case shard.Stored:
+		ks.stored(req.Key, r, eff.Until, now)
 		rep.Status = transport.StatusAccepted
 		rep.TTL = time.Duration(eff.Until - now)
 		rep.Near = ks.nearWithin(grant, &v, rep.TTL)
@@ -414,6 +415,7 @@ func (ks *keyspace) set(req *transport.Request, rep *transport.Reply) {
 	ks.carryOut(eff)
 	switch eff.Outcome {
 	case shard.Stored:
+		ks.stored(req.Key, r, eff.Until, now)
 		rep.Status = transport.StatusStored
 	case shard.Outdated:
 		rep.Status = transport.StatusNotOwner

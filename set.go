@@ -63,6 +63,7 @@ func (c *Cache[V]) Set(ctx context.Context, key string, v V, opts ...SetOption) 
 	}
 	stored, member, err := c.setAtOwner(ctx, req)
 	t := c.newTelling([]string{key}, transport.FlagForwarded) // the owner has the value: nobody passes on that it is old
+	t.least = req.Version                                     // a replica may have a copy of it already
 	if err == nil {                                           // its owner has heard of it
 		t.asked[membership.Target{ID: member, Counts: true}] = t.keys
 	}

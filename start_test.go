@@ -116,7 +116,7 @@ func TestStartClosesTheListenerWhenItFails(t *testing.T) {
 		addr net.Addr
 		cfg  nearcache.NodeConfig
 	}{
-		"configuration":     {t.Context(), loopback, nearcache.NodeConfig{Replicas: 2}},
+		"configuration":     {t.Context(), loopback, nearcache.NodeConfig{Replicas: 9}},
 		"two listeners":     {t.Context(), loopback, nearcache.NodeConfig{Listen: "127.0.0.1:0"}},
 		"context":           {ended, loopback, nearcache.NodeConfig{}},
 		"cannot be dialled": {t.Context(), &net.TCPAddr{IP: net.IPv4zero, Port: 7946}, nearcache.NodeConfig{}},

@@ -57,6 +57,7 @@ type KeyspaceStats struct {
 	LoadErrors   uint64
 	Refreshes    uint64 // of the loads, the ones begun before the key expired, of what this node owns
 	Inherited    uint64 // values that came from the former owner of a key instead of a load
+	Copies       uint64 // copies that this node took as a replica
 	NotFound     uint64
 	Failed       uint64 // ended in an error, shed ones and the caller's own cancellation included
 	Shared       uint64 // of all these, the ones that joined another caller's flight
@@ -160,6 +161,7 @@ type counters struct {
 	loadErrors  atomic.Uint64
 	inherited   atomic.Uint64
 	refreshes   atomic.Uint64
+	copies      atomic.Uint64
 	rejected    atomic.Uint64
 	tooLarge    atomic.Uint64
 	overTagged  atomic.Uint64

@@ -198,8 +198,9 @@ func (t *telling) targets(m *members, now int64) map[membership.Target][]string 
 		return p != nil && (!p.Ready() || p.troubled(n))
 	}
 	var list []membership.Target
+	copies := n.toldCopies(m)
 	for _, k := range t.keys {
-		list = m.Targets(list[:0], t.ks.hashOf(k), 1, suspect, left, now)
+		list = m.Targets(list[:0], t.ks.hashOf(k), copies, suspect, left, now)
 		for _, target := range list {
 			if !everybody[target.ID] {
 				parts[target] = append(parts[target], k)

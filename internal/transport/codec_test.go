@@ -46,6 +46,7 @@ func golden() []struct {
 	}{
 		{"empty-requests", &requestFrame{}},
 		{"hello", &requestFrame{Hello: h, View: 7}},
+		{"hello-replicas", &requestFrame{Hello: &hello{Protocol: 1, Member: "a", Incarnation: 1, Replicas: 2}, View: 7}},
 		{"get", &requestFrame{View: 7, IDs: []uint32{1}, Reqs: []*Request{{Op: OpGet, Keyspace: "users", Key: "42", Budget: 50 * time.Millisecond}}}},
 		{"fill-and-invalidate", &requestFrame{IDs: []uint32{2, 1 << 31}, Reqs: []*Request{fill, {
 			Op: OpInvalidate, Flags: FlagForwarded, Keyspace: "users", Budget: time.Microsecond, Keys: []string{"a", "", "b"},

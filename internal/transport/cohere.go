@@ -26,6 +26,7 @@ func (p *Peer) runCohere() error {
 		return err
 	}
 	incarnation := first.Hello.Incarnation
+	p.said(first.Hello)
 	p.t.cfg.Handler.Connected(p, incarnation)
 	defer p.t.cfg.Handler.Disconnected(p)
 

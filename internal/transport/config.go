@@ -29,6 +29,7 @@ type Self struct {
 	Addr        string // as the peers dial it
 	Cluster     string
 	Incarnation uint64 // its start time, new at every start; not higher where the clock was set back
+	Replicas    int    // members that keep a key, its owner included; 0: 1
 }
 
 // PeerAddr is a member to be connected to, and whom it must say it is. Where ID and Addr are the same, only the latter is known.

@@ -209,6 +209,8 @@ func (r *reader) hello(to **hello) {
 			h.View = r.fixed64()
 		case helloMaxValue:
 			h.MaxValueBytes = r.uint()
+		case helloReplicas:
+			h.Replicas = r.uint32()
 		default:
 			r.skip(tag)
 		}

@@ -226,7 +226,8 @@ func (w *writer) head(h *hello, view uint64) {
 func (h *hello) size() int {
 	return sizeUint(helloProtocol, uint64(h.Protocol)) + sizeUint(helloFeatures, h.Features) +
 		sizeBytes(helloCluster, len(h.Cluster)) + sizeBytes(helloMember, len(h.Member)) + sizeBytes(helloAddr, len(h.Addr)) +
-		sizeFixed64(helloIncarnation, h.Incarnation) + sizeFixed64(helloView, h.View) + sizeUint(helloMaxValue, h.MaxValueBytes)
+		sizeFixed64(helloIncarnation, h.Incarnation) + sizeFixed64(helloView, h.View) + sizeUint(helloMaxValue, h.MaxValueBytes) +
+		sizeUint(helloReplicas, uint64(h.Replicas))
 }
 
 func (w *writer) hello(h *hello) {
@@ -238,6 +239,7 @@ func (w *writer) hello(h *hello) {
 	w.fixed64(helloIncarnation, h.Incarnation)
 	w.fixed64(helloView, h.View)
 	w.uint(helloMaxValue, h.MaxValueBytes)
+	w.uint(helloReplicas, uint64(h.Replicas))
 }
 
 // budgetMicros is what is left of a request's time: a spent budget is 1 µs, because 0 would be none at all.

@@ -48,6 +48,7 @@ const (
 	helloIncarnation = 6<<3 | fixed64
 	helloView        = 7<<3 | fixed64
 	helloMaxValue    = 8<<3 | varint
+	helloReplicas    = 9<<3 | varint
 )
 
 const (

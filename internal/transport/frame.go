@@ -38,6 +38,7 @@ type hello struct {
 	Incarnation   uint64
 	View          uint64
 	MaxValueBytes uint64
+	Replicas      uint32
 }
 
 // requestFrame is a batch of requests. IDs[i] is the id of Reqs[i]; there are at most MaxBatchOps.

@@ -18,7 +18,7 @@ func (t *Transport) hello() *hello {
 	s := &t.cfg.Self
 	return &hello{
 		Protocol: ProtocolVersion, Cluster: s.Cluster, Member: s.ID, Addr: s.Addr,
-		Incarnation: s.Incarnation, View: t.cfg.View(), MaxValueBytes: MaxValueBytes,
+		Incarnation: s.Incarnation, View: t.cfg.View(), MaxValueBytes: MaxValueBytes, Replicas: uint32(s.Replicas),
 	}
 }
 

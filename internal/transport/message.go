@@ -41,6 +41,7 @@ const (
 	FlagGained                       // Peek: the asker owns the key, and the receiver did before
 	FlagCopies                       // Invalidate: near copies and flights only, since no owner has the old value any more (R12); Peek: near copies as well, no value
 	FlagAhead                        // Get: a fresh entry does only where its successor is being loaded: grant a lease
+	FlagReplica                      // HandOver: the receiver is a replica of the key: it takes a copy (R10). Tags are hashes, of 8 bytes each
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.
@@ -180,6 +181,7 @@ const (
 	MaxSilent        = 64       // Silent members in a Down
 	MaxTags          = 64       // Tags of a request or an Inv
 	MaxTagBytes      = 255
+	MaxReplicas      = 8   // of a key, its owner included; a hello that says more is taken to say this
 	MaxNameBytes     = 255 // cluster, member, address, and the code of a failure
 	MaxFailureText   = 1 << 10
 	MaxDuration      = 10 * 365 * 24 * time.Hour // longer ones are cut to this

@@ -29,6 +29,7 @@ type Peer struct {
 	errors      atomic.Uint64
 	lastContact atomic.Int64 // of a frame, by Transport.now; 0: never
 	incarnation atomic.Uint64
+	replicas    atomic.Uint32
 	view        atomic.Uint64
 	inView      atomic.Bool
 	leaving     atomic.Bool // it said that it stops; a new lane forgets it
@@ -179,6 +180,12 @@ func (p *Peer) Leaving() bool { return p.leaving.Load() }
 
 // Incarnation returns the one of the newest lane; 0: there was none yet.
 func (p *Peer) Incarnation() uint64 { return p.incarnation.Load() }
+
+// Replicas returns how many members keep a key, its owner included, as the member last said; 0: it has said nothing yet.
+func (p *Peer) Replicas() int { return int(p.replicas.Load()) }
+
+// said notes what a member says about itself at the start of a stream.
+func (p *Peer) said(h *hello) { p.replicas.Store(min(max(h.Replicas, 1), MaxReplicas)) }
 
 // Status returns a snapshot.
 func (p *Peer) Status() PeerStatus {

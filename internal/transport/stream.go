@@ -94,6 +94,7 @@ func (p *Peer) runLane(i int) error {
 	}
 	l := &lane{p: p, st: st, cancel: cancel, incarnation: f.Hello.Incarnation}
 	p.incarnation.Store(f.Hello.Incarnation)
+	p.said(f.Hello)
 	p.leaving.Store(false)
 	p.heard(f)
 	p.lanes[i].Store(l)

@@ -56,7 +56,7 @@ func goHello(p *nearcachev1.Hello) *hello {
 	}
 	return &hello{
 		Protocol: p.Protocol, Features: p.Features, Cluster: string(p.Cluster), Member: string(p.Member), Addr: string(p.Addr),
-		Incarnation: p.Incarnation, View: p.View, MaxValueBytes: p.MaxValueBytes,
+		Incarnation: p.Incarnation, View: p.View, MaxValueBytes: p.MaxValueBytes, Replicas: p.Replicas,
 	}
 }
 

@@ -34,6 +34,7 @@ type Hello struct {
 	Incarnation   uint64                 `protobuf:"fixed64,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	View          uint64                 `protobuf:"fixed64,7,opt,name=view,proto3" json:"view,omitempty"` // fingerprint of the sorted member list
 	MaxValueBytes uint64                 `protobuf:"varint,8,opt,name=max_value_bytes,json=maxValueBytes,proto3" json:"max_value_bytes,omitempty"`
+	Replicas      uint32                 `protobuf:"varint,9,opt,name=replicas,proto3" json:"replicas,omitempty"` // members that keep a key by this member's configuration, its owner included; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -120,6 +121,13 @@ func (x *Hello) GetView() uint64 {
 func (x *Hello) GetMaxValueBytes() uint64 {
 	if x != nil {
 		return x.MaxValueBytes
+	}
+	return 0
+}
+
+func (x *Hello) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
 	}
 	return 0
 }
@@ -1265,7 +1273,7 @@ var File_nearcache_v1_peer_proto protoreflect.FileDescriptor
 
 const file_nearcache_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x17nearcache/v1/peer.proto\x12\fnearcache.v1\"\xe3\x01\n" +
+	"\x17nearcache/v1/peer.proto\x12\fnearcache.v1\"\xff\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x01(\x04R\bfeatures\x12\x18\n" +
@@ -1274,7 +1282,8 @@ const file_nearcache_v1_peer_proto_rawDesc = "" +
 	"\x04addr\x18\x05 \x01(\fR\x04addr\x12 \n" +
 	"\vincarnation\x18\x06 \x01(\x06R\vincarnation\x12\x12\n" +
 	"\x04view\x18\a \x01(\x06R\x04view\x12&\n" +
-	"\x0fmax_value_bytes\x18\b \x01(\x04R\rmaxValueBytes\"\x80\x01\n" +
+	"\x0fmax_value_bytes\x18\b \x01(\x04R\rmaxValueBytes\x12\x1a\n" +
+	"\breplicas\x18\t \x01(\rR\breplicas\"\x80\x01\n" +
 	"\fRequestFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.nearcache.v1.HelloR\x05hello\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\x06R\x04view\x121\n" +
