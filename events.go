@@ -21,7 +21,7 @@ const (
 	EventRestart       EventKind = "restart"        // a member was started anew
 	EventRing          EventKind = "ring"           // keys have other owners now
 	EventGap           EventKind = "gap"            // an invalidation of a member was missed: all near copies from it were dropped
-	EventReset         EventKind = "reset"          // a member said that invalidations of it were missed: likewise
+	EventReset         EventKind = "reset"          // a member said that its near copies are to go, as after a change of its ring, or that invalidations were missed
 	EventDisconnected  EventKind = "disconnected"   // the connection with a member was lost
 	EventConnected     EventKind = "connected"      // it is back
 	EventBreakerOpen   EventKind = "breaker open"   // a member does not answer: it is asked for nothing
