@@ -1,8 +1,9 @@
-package postgrestest
+package postgrestest //nolint:testableexamples // it needs a database server
 
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log"
 	"time"
 
@@ -47,7 +48,7 @@ func Example() {
 	products, err := nearcache.New(node, "product", nearcache.Config[product]{
 		Load: func(ctx context.Context, key string) (p product, err error) {
 			row := db.QueryRowContext(ctx, "SELECT name, price, version FROM product WHERE id = $1", key)
-			if err = row.Scan(&p.Name, &p.Price, &p.Version); err == sql.ErrNoRows { //nolint:errorlint // Scan does not wrap it
+			if err = row.Scan(&p.Name, &p.Price, &p.Version); errors.Is(err, sql.ErrNoRows) {
 				return p, nearcache.ErrNotFound
 			}
 			return p, err
