@@ -265,7 +265,7 @@ func TestPartitionsByChance(t *testing.T) {
 	schedules = append(schedules, schedule{10, 1, 0, 8, time.Minute}, schedule{10, 1, 1, 8, time.Second},
 		schedule{3, 2, 0, 15, time.Minute}, schedule{5, 2, 1, 15, time.Second}, schedule{5, 3, 2, 15, time.Minute}, schedule{10, 3, 0, 5, time.Minute})
 	if raceEnabled || testing.Short() {
-		schedules = []schedule{{3, 1, 1, 15, time.Minute}, {5, 1, 2, 8, time.Second}, {5, 2, 1, 8, time.Minute}}
+		schedules = []schedule{{3, 1, 1, 5, time.Minute}, {5, 2, 1, 5, time.Second}}
 	}
 	for _, sc := range schedules {
 		t.Run(fmt.Sprintf("%d nodes, %d copies, near ones of %v, seed %d", sc.nodes, sc.copies, sc.near, sc.seed), func(t *testing.T) {
@@ -277,11 +277,11 @@ func TestPartitionsByChance(t *testing.T) {
 
 // The same where every second invalidation is one of a tag.
 func TestTagsInPartitionsByChance(t *testing.T) {
-	bursts := 15
+	bursts, sizes := 15, []int{3, 3, 3, 5}
 	if raceEnabled || testing.Short() {
-		bursts = 10
+		bursts, sizes = 5, []int{3, 3}
 	}
-	for seed, nodes := range []int{3, 3, 3, 5} {
+	for seed, nodes := range sizes {
 		copies := 1 + seed%2
 		t.Run(fmt.Sprintf("%d nodes, %d copies, seed %d", nodes, copies, seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -319,7 +319,7 @@ func storms(t *testing.T, nodes, copies int, seed uint64, bursts int, cfg nearca
 	s.heal()
 	s.settle()
 	s.c.Rest(base, time.Minute)
-	s.judge(time.Since(start))
+	s.judge(time.Since(start), 700*bursts)
 }
 
 // heal ends all faults.
@@ -351,7 +351,7 @@ func (s *storm) settle() {
 }
 
 // judge holds what was seen against what was promised.
-func (s *storm) judge(took time.Duration) {
+func (s *storm) judge(took time.Duration, reads int) {
 	const (
 		bound = time.Second
 		hang  = 15 * time.Second // three slow loads one after the other
@@ -368,7 +368,7 @@ func (s *storm) judge(took time.Duration) {
 	if v.slowest > hang {
 		s.t.Errorf("a read took %v", v.slowest)
 	}
-	if v.reads < 10_000 || v.acked < 100 || v.partial < 10 {
+	if v.reads < reads || v.acked < 100 || v.partial < 10 {
 		s.t.Errorf("%d reads, %d and %d invalidations: nothing happened", v.reads, v.acked, v.partial)
 	}
 }

@@ -215,7 +215,7 @@ func TestACallerThatFloods(t *testing.T) {
 		}
 		wg.Wait()
 		refused := seen(t, c.Nodes[1], "n0").Errors
-		if refused == 0 {
+		if refused == 0 && !raceEnabled { // the detector slows the callers down
 			t.Errorf("%d calls at once are no flood: none was refused", calls)
 		}
 		stop()

@@ -92,7 +92,7 @@ race_test() {
 			rm -f "$log"
 			return 0
 		fi
-		if ! grep -qE '^ThreadSanitizer: CHECK failed|^goroutine 0 .*\[idle, synctest bubble' "$log" || grep -qE -- '^ *--- FAIL|^WARNING: DATA RACE|^panic: ' "$log"; then
+		if ! grep -qE '^ThreadSanitizer: CHECK failed|^goroutine 0 .*\[idle, synctest bubble|^SIGSEGV: segmentation violation' "$log" || grep -qE -- '^ *--- FAIL|^WARNING: DATA RACE|^panic: ' "$log"; then
 			break
 		fi
 		mapfile -t packages < <(sed -nE 's/^FAIL[[:space:]]+([^[:space:]]+).*/\1/p' "$log" | sort -u)
