@@ -132,7 +132,8 @@ func TestAFlashSale(t *testing.T) {
 			if ms%10 > 0 {
 				return
 			}
-			wg.Go(func() { read(t, caches[0], flatProduct(r)) })
+			other := flatProduct(r)
+			wg.Go(func() { read(t, caches[0], other) })
 			switch hot := caches[0].Stats().HotKeys > 0; {
 			case hot && promoted == 0:
 				promoted = at
