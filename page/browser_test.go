@@ -81,8 +81,8 @@ func TestInABrowser(t *testing.T) {
 
 	opened := time.Now()
 	var keys []string
-	for time.Since(opened) < 3*time.Second {
-		if b.eval(`[...document.querySelectorAll('#keys + .wrap td.key')].map(e => e.textContent)`, &keys) && len(keys) > 1 && keys[0] == hotKey {
+	for time.Since(opened) < 3*time.Second { // on a busy machine the first window saw a dozen reads, most of them of other keys
+		if b.eval(`[...document.querySelectorAll('#keys + .wrap td.key')].map(e => e.textContent)`, &keys) && len(keys) > 1 && keys[0] == hotKey && keys[1] == markup {
 			break
 		}
 		testcluster.Last(50 * time.Millisecond)
