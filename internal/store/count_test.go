@@ -21,10 +21,10 @@ func TestHitsAreReported(t *testing.T) {
 	now := int64(1)
 	for range 200_000 {
 		key := keys[min(r.IntN(len(keys)), r.IntN(len(keys)))]
-		now += int64(r.IntN(int(2e7)))
+		now += r.Int64N(2e7)
 		switch r.IntN(20) {
 		case 0:
-			put(s, key, 1, 0, now+int64(r.IntN(int(5e9))), now)
+			put(s, key, 1, 0, now+r.Int64N(5e9), now)
 		case 1:
 			tx := s.Begin(key)
 			tx.Delete()
