@@ -148,6 +148,7 @@ func (c *child) start() error {
 	for keyspace, nearTTL := range map[string]time.Duration{Keyspace: -1, Near: time.Minute} {
 		c.caches[keyspace], err = nearcache.New(c.node, keyspace, nearcache.Config[string]{
 			Load: c.load, NearTTL: nearTTL, TTL: time.Hour, Errors: map[string]error{"known": errKnown},
+			LoadQueueTimeout: 5 * time.Second, // a machine that is busy with other things is no overload
 		})
 		if err != nil {
 			return err
