@@ -51,7 +51,7 @@ func TestConfigProblems(t *testing.T) {
 			"Audit.Invalidations must be between 0 and 100", "Audit.Values must be between 0 and 100",
 		}},
 		"audit of a replica": {config{Load: load, OriginLag: 1, Audit: nearcache.AuditConfig{Values: 1}}, []string{"Audit.Values with OriginLag needs VersionOf"}},
-		"eviction":           {config{Load: load, Eviction: nearcache.EvictLRU}, []string{"Eviction"}},
+		"eviction":           {config{Load: load, Eviction: nearcache.EvictRandom + 1}, []string{"there is no Eviction 5"}},
 		"ack":                {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
 		"spread":             {config{Load: load, Hot: nearcache.HotConfig{Spread: 3}}, []string{"Hot.Spread is not available yet"}},
 		"pinned":             {config{Load: load, Hot: nearcache.HotConfig{Pin: make([]string, 129)}}, []string{"128 keys", "1 to 65535 bytes"}},

@@ -221,7 +221,7 @@ type Config[V any] struct {
 	// MaxValueBytes is the largest encoded value that is cached; larger ones are returned, not cached, and counted. 0 means
 	// 1 MiB; negative: only the wire's limit, 16 MiB.
 	MaxValueBytes int
-	// Eviction other than EvictDefault is not available yet.
+	// Eviction is what makes room for a new entry at its owner, within MaxBytes. It is each member's own; near copies have the default.
 	Eviction Eviction
 	// LoadTimeout ends a load. 0 means 10 s; negative: no limit, which is not for loaders that call a cache (see Load).
 	LoadTimeout time.Duration
@@ -261,18 +261,6 @@ type HotConfig struct {
 	// Spread is not available yet: it must be 0.
 	Spread int
 }
-
-// Eviction is what makes room for a new entry.
-type Eviction int
-
-// The eviction policies. Only EvictDefault is available yet.
-const (
-	EvictDefault Eviction = iota // a window and a clock with TinyLFU admission and a memory of what was rejected
-	EvictLRU
-	EvictLFU
-	EvictTinyLFU
-	EvictRandom
-)
 
 // Ack is what Invalidate waits for.
 type Ack int
@@ -342,9 +330,10 @@ func (c Config[V]) effective() (Config[V], error) {
 		p.require(err != nil, "Errors: %q has no error", code)
 	}
 	p.require(c.Ack.valid(), "there is no Ack %d", c.Ack)
+	p.require(c.Eviction.valid(), "there is no Eviction %d", c.Eviction)
 	p.duration("RefreshAhead", &c.RefreshAhead, 0, false)
 	c.Hot.check(&p, c.NearTTL)
-	c.notYet(&p)
+	c.optional(&p)
 	return c, p.err()
 }
 
@@ -360,8 +349,8 @@ func (h *HotConfig) check(p *problems, nearTTL time.Duration) {
 		"Hot.Pin: a key must have 1 to %d bytes", transport.MaxKeyBytes)
 }
 
-// notYet adds a problem for everything that belongs to a later version.
-func (c Config[V]) notYet(p *problems) {
+// optional adds what is wrong with what is off by default.
+func (c Config[V]) optional(p *problems) {
 	p.duration("Gather", &c.Gather, 0, false)
 	p.require(c.Gather <= 0 || c.LoadMany != nil, "Gather needs LoadMany")
 	p.duration("StaleOnError", &c.StaleOnError, 0, false)
@@ -369,6 +358,5 @@ func (c Config[V]) notYet(p *problems) {
 	p.require(c.Audit.Invalidations >= 0 && c.Audit.Invalidations <= maxAuditRate, "Audit.Invalidations must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values >= 0 && c.Audit.Values <= maxAuditRate, "Audit.Values must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values == 0 || c.OriginLag == 0 || c.VersionOf != nil, "Audit.Values with OriginLag needs VersionOf")
-	p.require(c.Eviction == EvictDefault, "an Eviction other than EvictDefault is not available yet")
 	p.require(c.Hot.Spread == 0, "Hot.Spread is not available yet")
 }

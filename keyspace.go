@@ -88,6 +88,7 @@ type policy struct {
 	jitter                    float64
 	maxBytes, nearBytes       int64
 	maxValueBytes             int
+	eviction                  Eviction
 	loadTimeout, queueTimeout time.Duration
 	lag                       time.Duration
 	stale, gather             time.Duration
@@ -105,8 +106,8 @@ func (c Config[V]) policy() policy {
 		ttl: c.TTL, nearTTL: c.NearTTL, notFoundTTL: c.NotFoundTTL,
 		jitter:   c.Jitter,
 		maxBytes: c.MaxBytes, nearBytes: c.NearBytes,
-		maxValueBytes: c.MaxValueBytes,
-		loadTimeout:   c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
+		maxValueBytes: c.MaxValueBytes, eviction: c.Eviction,
+		loadTimeout: c.LoadTimeout, queueTimeout: c.LoadQueueTimeout,
 		lag:   c.OriginLag,
 		stale: c.StaleOnError, gather: c.Gather,
 		refreshAhead: c.RefreshAhead, hot: c.Hot,
@@ -168,6 +169,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 	ks.shard = shard.New(shard.Config{
 		Incarnation: n.incarnation,
 		Tokens:      &n.tokens,
+		Policy:      p.eviction.store(),
 		Dropped:     ks.dropped,
 		Seq:         n.log.Seq,
 		Cap:         ks.cap,

@@ -27,6 +27,8 @@ type Config struct {
 	Tokens *atomic.Uint64
 	// MaxBytes is the budget for entries: keys, values and the store's overhead. It may be changed by Resize.
 	MaxBytes int64
+	// Policy is what makes room for a new entry.
+	Policy store.Policy
 	// MaxLeases bounds the live leases; above it Acquire answers Busy. The bound is kept per part of the key space, so
 	// an uneven load meets it a little early. 0: 65,536.
 	MaxLeases int
@@ -87,7 +89,7 @@ type Shard struct {
 
 // New makes an empty Shard.
 func New(cfg Config) *Shard {
-	s := &Shard{cfg: cfg, tokens: cfg.Tokens, store: store.New[Value](store.Config{MaxBytes: cfg.MaxBytes})}
+	s := &Shard{cfg: cfg, tokens: cfg.Tokens, store: store.New[Value](store.Config{MaxBytes: cfg.MaxBytes, Policy: cfg.Policy})}
 	s.store.Count(func(v *Value) bool { return v.Absent })
 	if s.tokens == nil {
 		s.tokens = new(atomic.Uint64)

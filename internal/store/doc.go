@@ -14,7 +14,7 @@
 // duel on a small sketch): the loser goes. A key that the window lost and that is fetched again soon enters main
 // without a duel. An expired entry loses every duel. The window has a fifth of the budget to begin with; it grows
 // when keys come back that it lost, and shrinks when keys come back that main lost (as ARC's lists do: Megiddo,
-// Modha, FAST'03).
+// Modha, FAST'03). Config.Policy has others, for those who know their load: LRU, LFU and Random have no window and let everybody in.
 //
 // What the caller wants to have kept (Tx.Kept) is in a third queue, which no hand passes, up to half of the budget.
 //

@@ -11,6 +11,7 @@ import (
 // naive is a second implementation of one shard, written for the eye: a map, slices in the order of age, and
 // a scan where the store has an index. It shares the sketch and the ghosts, which have tests of their own.
 type naive struct {
+	policy       Policy
 	entries      map[string]*naiveEntry
 	window, main []*naiveEntry // oldest first
 	sketch       sketch
@@ -33,8 +34,13 @@ type naiveEntry struct {
 	inMain         bool
 }
 
-func newNaive(maxBytes, maxEntries int64) *naive {
-	n := &naive{entries: map[string]*naiveEntry{}, maxBytes: maxBytes, maxEntries: maxEntries, part: minWindow, random: 88172645463325252}
+func newNaive(policy Policy, maxBytes, maxEntries int64) *naive {
+	n := &naive{
+		policy: policy, entries: map[string]*naiveEntry{}, maxBytes: maxBytes, maxEntries: maxEntries, part: minWindow, random: 88172645463325252,
+	}
+	if policy == TinyLFU {
+		n.part = tinyWindow
+	}
 	n.fit()
 	return n
 }
@@ -110,13 +116,18 @@ func (n *naive) put(key string, v int, bytes, deadline, now int64) bool {
 // insert tells whether e got in.
 func (n *naive) insert(e *naiveEntry, now int64) bool {
 	n.sketch.add(e.hash, 1, len(n.entries))
-	switch n.ghosts.recall(e.hash, uint32(ghostLife*float64(len(n.entries)))) {
-	case fromWindow:
-		n.part = min(maxWindow, n.part+growStep/float64(len(n.entries)+1))
-		e.inMain = n.windowEntries() < n.maxEntries
-	case fromMain:
-		n.part = max(minWindow, n.part-shrinkStep/float64(len(n.entries)+1))
-	case nowhere:
+	if n.policy == LRU {
+		e.inMain = true
+	}
+	if n.policy == Adaptive {
+		switch n.ghosts.recall(e.hash, uint32(ghostLife*float64(len(n.entries)))) {
+		case fromWindow:
+			n.part = min(maxWindow, n.part+growStep/float64(len(n.entries)+1))
+			e.inMain = n.windowEntries() < n.maxEntries
+		case fromMain:
+			n.part = max(minWindow, n.part-shrinkStep/float64(len(n.entries)+1))
+		case nowhere:
+		}
 	}
 	used := total(n.window) + total(n.main)
 	if !e.inMain && e.cost > n.windowBytes() && len(n.entries) >= crowd && len(n.main) > 0 && used+e.cost > n.maxBytes {
@@ -306,23 +317,23 @@ func TestModel(t *testing.T) {
 		{1 << 40, 0},
 	}
 	for _, sz := range sizes {
-		for seed := range uint64(3) {
-			t.Run(fmt.Sprintf("%d bytes, %d entries, seed %d", sz.bytes, sz.entries, seed), func(t *testing.T) {
-				runModel(t, sz.bytes, sz.entries, seed)
+		for seed, policy := range []Policy{Adaptive, Adaptive, Adaptive, LRU, TinyLFU} {
+			t.Run(fmt.Sprintf("policy %d, %d bytes, %d entries, seed %d", policy, sz.bytes, sz.entries, seed), func(t *testing.T) {
+				runModel(t, policy, sz.bytes, sz.entries, uint64(seed))
 			})
 		}
 	}
 }
 
-func runModel(t *testing.T, maxBytes, maxEntries int64, seed uint64) {
+func runModel(t *testing.T, policy Policy, maxBytes, maxEntries int64, seed uint64) {
 	t.Helper()
-	s := New[int](Config{MaxBytes: maxBytes, MaxEntries: maxEntries, Shards: 1, hash: stableHash})
+	s := New[int](Config{MaxBytes: maxBytes, MaxEntries: maxEntries, Policy: policy, Shards: 1, hash: stableHash})
 	s.Count(counted)
 	limit := maxEntries
 	if limit == 0 {
 		limit = math.MaxInt64
 	}
-	n := newNaive(maxBytes, limit)
+	n := newNaive(policy, maxBytes, limit)
 	r := rand.New(rand.NewPCG(seed, uint64(maxBytes)^uint64(maxEntries)))
 	popular := rand.NewZipf(r, 1.1, 1, 600)
 	now := int64(1) << tickBits

@@ -1,11 +1,32 @@
 package store
 
+import "math"
+
+// Policy is what makes room.
+type Policy uint8
+
+// The policies. Expired entries go first with all of them, where they are met.
+const (
+	Adaptive Policy = iota // window, duel and ghosts, as doc.go has it
+	LRU                    // a CLOCK: who was not used since the hand passed last
+	LFU                    // of lfuSample entries drawn at random the one that the sketch, which ages, has seen least
+	TinyLFU                // the duel, behind a window of a hundredth, without ghosts
+	Random                 // any entry
+)
+
+// plain tells that main is all there is: whoever comes gets in.
+func (p Policy) plain() bool { return p == LRU || p == LFU || p == Random }
+
 const (
 	// The window's part of the budget. Where a key is read again soon or never, a small one loses up to 30 points of
 	// hit ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small and grows
 	// while that pays.
 	minWindow = 0.2
 	maxWindow = 0.9
+	// TinyLFU's, as it was published. It never moves.
+	tinyWindow = 0.01
+	// Fewer let some frequent entries go, more cost time: with 8 the victim is among the rarest eighth of all, as a rule.
+	lfuSample = 8
 	// By how many entries' worth of the budget the window changes when a key is fetched again that it, or main, lost
 	// a short while ago. Main needs the stronger voice: a popular key that it loses costs more than one hit. Larger
 	// steps make the window wander.
@@ -32,7 +53,10 @@ func (sh *shard[V]) entrance(e *Entry[V], now int64) (*queue[V], bool) {
 	if e.kept {
 		return &sh.kept, true
 	}
-	switch sh.ghosts.recall(e.hash, uint32(ghostLife*float64(sh.entries()))) {
+	if sh.policy.plain() {
+		return &sh.main, true
+	}
+	switch sh.recall(e) {
 	case fromWindow:
 		sh.moveWindow(growStep)
 		if sh.windowEntries < sh.maxEntries { // there is a main
@@ -45,8 +69,16 @@ func (sh *shard[V]) entrance(e *Entry[V], now int64) (*queue[V], bool) {
 	if int64(e.cost) <= sh.windowBytes || sh.entries() < crowd || sh.main.n == 0 || sh.bytes()+int64(e.cost) <= sh.maxBytes {
 		return &sh.window, true
 	}
-	v := sh.hand(&sh.main, now)
+	v := sh.victim(now)
 	return &sh.main, v.Deadline <= now || sh.wins(e, v)
+}
+
+// recall tells where e was when it was evicted lately, to those who take that into account.
+func (sh *shard[V]) recall(e *Entry[V]) origin {
+	if sh.policy != Adaptive {
+		return nowhere
+	}
+	return sh.ghosts.recall(e.hash, uint32(ghostLife*float64(sh.entries())))
 }
 
 // moveWindow makes the window larger by the budget of some entries.
@@ -95,7 +127,7 @@ func (sh *shard[V]) evict(now int64) {
 		return
 	}
 	if sh.window.n == 0 || sh.main.n > 0 && !sh.windowOver() {
-		sh.drop(sh.hand(&sh.main, now), now)
+		sh.drop(sh.victim(now), now)
 		return
 	}
 	if sh.main.n == 0 {
@@ -107,7 +139,7 @@ func (sh *shard[V]) evict(now int64) {
 		sh.drop(cand, now)
 		return
 	}
-	victim := sh.hand(&sh.main, now)
+	victim := sh.victim(now)
 	switch {
 	case victim.Deadline <= now:
 		sh.drop(victim, now)
@@ -141,6 +173,34 @@ func (sh *shard[V]) promote(e *Entry[V]) {
 	sh.main.push(e)
 }
 
+// victim is who has to leave main next. main is not empty.
+func (sh *shard[V]) victim(now int64) *Entry[V] {
+	switch sh.policy {
+	case LFU:
+		return sh.rarest(now)
+	case Random:
+		return sh.main.any(sh.draw)
+	default:
+		return sh.hand(&sh.main, now)
+	}
+}
+
+// rarest draws some entries of main and returns one that has expired, or the one that was used least.
+func (sh *shard[V]) rarest(now int64) (victim *Entry[V]) {
+	least := uint64(math.MaxUint64)
+	for range lfuSample {
+		e := sh.main.any(sh.draw)
+		if e.Deadline <= now {
+			return e
+		}
+		sh.note(e)
+		if uses := sh.sketch.estimate(e.hash); uses < least {
+			victim, least = e, uses
+		}
+	}
+	return victim
+}
+
 // hand turns q to an entry that has expired or was not used since the hand last passed it. q is not empty.
 func (sh *shard[V]) hand(q *queue[V], now int64) *Entry[V] {
 	for range handSteps {
@@ -171,10 +231,15 @@ func (sh *shard[V]) wins(cand, victim *Entry[V]) bool {
 	if c > v || c < frequent {
 		return c > v
 	}
+	return sh.draw()%luckyDraws == 0
+}
+
+// draw returns a random number (xorshift: Marsaglia, 2003).
+func (sh *shard[V]) draw() uint64 {
 	sh.random ^= sh.random << 13
 	sh.random ^= sh.random >> 7
 	sh.random ^= sh.random << 17
-	return sh.random%luckyDraws == 0
+	return sh.random
 }
 
 // fitStatistics grows sketch and ghosts to the number of entries, which a budget in bytes does not tell beforehand.

@@ -31,6 +31,15 @@ func (q *queue[V]) oldest() *Entry[V] {
 	return *q.at(q.head)
 }
 
+// any returns an entry that draw's random numbers choose; the queue is not empty. At least one place in sixteen is taken.
+func (q *queue[V]) any(draw func() uint64) *Entry[V] {
+	for {
+		if e := *q.at(uint32(draw() >> 32)); e != nil {
+			return e
+		}
+	}
+}
+
 // remove takes e out.
 func (q *queue[V]) remove(e *Entry[V]) {
 	*q.at(e.pos) = nil

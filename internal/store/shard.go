@@ -21,6 +21,7 @@ type shard[V any] struct {
 	due           wheel[V]
 	sketch        sketch
 	ghosts        ghosts
+	policy        Policy
 	maxBytes      int64
 	maxEntries    int64 // math.MaxInt64: no limit
 	windowPart    float64
@@ -36,12 +37,16 @@ type shard[V any] struct {
 	_             [64]byte                   // the next shard's index pointer is on another line
 }
 
-func (sh *shard[V]) init(maxBytes, maxEntries int64) {
+func (sh *shard[V]) init(policy Policy, maxBytes, maxEntries int64) {
+	sh.policy = policy
 	sh.index.Store(newIndex[V](1))
 	if sh.maxEntries = maxEntries; maxEntries <= 0 {
 		sh.maxEntries = math.MaxInt64
 	}
 	sh.windowPart = minWindow
+	if policy == TinyLFU {
+		sh.windowPart = tinyWindow
+	}
 	sh.random = 88172645463325252 // any seed but 0
 	sh.fitStatistics()
 	sh.resize(maxBytes)

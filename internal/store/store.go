@@ -22,9 +22,10 @@ const (
 
 // Config says how much a Store holds.
 type Config struct {
-	MaxBytes   int64 // keys, values and EntryOverhead each; 0 or less: the store holds nothing
-	MaxEntries int64 // 0: no limit on the number
-	Shards     int   // rounded up to a power of two, 256 at most; 0: by MaxBytes, MaxEntries and GOMAXPROCS, 16 at most
+	MaxBytes   int64  // keys, values and EntryOverhead each; 0 or less: the store holds nothing
+	MaxEntries int64  // 0: no limit on the number
+	Policy     Policy // what makes room; the zero one is Adaptive
+	Shards     int    // rounded up to a power of two, 256 at most; 0: by MaxBytes, MaxEntries and GOMAXPROCS, 16 at most
 	// Hits is told how often Get has returned the entry of a key: of up to 63 hits late, when the entry is replaced or goes at the latest, and of
 	// what is beyond 4,095 in a window of 1.07 s by an estimate: as if the rest of the window were like its part before that. It is called by whoever calls Get, and with a shard's lock held: it must be quick
 	// and must not use the store. Nil: nobody wants to hear of them.
@@ -69,7 +70,7 @@ func New[V any](cfg Config) *Store[V] {
 	s := &Store[V]{seed: maphash.MakeSeed(), hashFn: cfg.hash, mask: uint64(n - 1), shards: make([]shard[V], n), hits: cfg.Hits}
 	for i := range s.shards {
 		s.shards[i].hits = cfg.Hits
-		s.shards[i].init(cfg.MaxBytes/int64(n), cfg.MaxEntries/int64(n))
+		s.shards[i].init(cfg.Policy, cfg.MaxBytes/int64(n), cfg.MaxEntries/int64(n))
 	}
 	return s
 }

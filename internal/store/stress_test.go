@@ -32,6 +32,8 @@ func TestReadersBesideWriters(t *testing.T) {
 		{MaxBytes: 1 << 30, Shards: 1},
 		{MaxBytes: 1 << 30, Shards: 4, hash: func(key string) uint64 { return stableHash(key) & 0x7 }},
 		{MaxBytes: 60_000, Shards: 1},
+		{MaxBytes: 60_000, Shards: 1, Policy: LFU},
+		{MaxBytes: 60_000, Shards: 1, Policy: Random},
 	} {
 		s := New[stamped](cfg)
 		var least [keys]atomic.Uint64 // what is older must not be read any more
