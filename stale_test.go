@@ -316,3 +316,59 @@ func TestStaleNearCopies(t *testing.T) {
 		}
 	})
 }
+
+// R14, R19: an owner tells of an invalidation also who holds nothing but a stale copy, long after that copy's lifetime and whatever others have
+// asked for since. It does not matter how the copy came: with an answer from the shard, with a load of one's own, or after waiting for
+// another one's.
+func TestWhoHoldsAStaleCopyIsTold(t *testing.T) {
+	const took = 100 * time.Millisecond
+	for name, read := range map[string]func(owner, holder func()){
+		"answered": func(owner, holder func()) { owner(); holder() },
+		"loaded":   func(_, holder func()) { holder() },
+		"waited": func(owner, holder func()) {
+			var wg sync.WaitGroup
+			wg.Go(owner)
+			time.Sleep(took / 2)
+			holder()
+			wg.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := testcluster.Bubble(t, 3)
+				db := failingDB{took: took}
+				caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TTL: time.Second, StaleOnError: 10 * time.Minute})
+				others := open(t, c, "others", nearcache.Config[int]{Load: db.load})
+				key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+				get := func(i int) func() {
+					return func() {
+						if _, err := caches[i].Get(t.Context(), key); err != nil {
+							t.Errorf("node %d: %v", i, err)
+						}
+					}
+				}
+				read(get(0), get(1))
+				for i := range 300 { // what is remembered of near copies is forgotten many times meanwhile
+					time.Sleep(time.Second)
+					if _, err := others[2].Get(t.Context(), testcluster.Key(c.Nodes[0], "others", "n0", i%20)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if n := caches[1].Stats().NearEntries; n != 1 {
+					t.Fatalf("%d near copies, want the stale one", n)
+				}
+				if err := caches[0].Invalidate(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond)
+				if n := caches[1].Stats().NearEntries; n != 0 {
+					t.Errorf("%d near copies after the invalidation, want none", n)
+				}
+				db.failing.Store(true)
+				if v, info, err := caches[1].GetInfo(t.Context(), key); err == nil {
+					t.Errorf("got %d, %+v, which was invalidated", v, info)
+				}
+			})
+		})
+	}
+}
