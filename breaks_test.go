@@ -198,3 +198,54 @@ func TestAHotKeyExpires(t *testing.T) {
 		})
 	}
 }
+
+// A hundred thousand keys that were written together, a half of them by Set and the others by loads, and are read all the time: their loads
+// are spread over the tenth of the lifetime that the default jitter has.
+func TestMassExpiry(t *testing.T) {
+	keys := 100_000
+	if raceEnabled || testing.Short() {
+		keys = 10_000
+	}
+	const ttl, jitter, window = time.Minute, 6 * time.Second, time.Second
+	synctest.Test(t, func(t *testing.T) {
+		var loads atomic.Int64
+		cache, err := nearcache.New(nil, "ks", nearcache.Config[int]{
+			TTL: ttl, NearTTL: -1, Load: func(context.Context, string) (int, error) { return int(loads.Add(1)), nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cache.Close(t.Context())
+		names := make([]string, keys)
+		read := func(names []string) int64 {
+			before := loads.Load()
+			for _, name := range names {
+				if _, err := cache.Get(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return loads.Load() - before
+		}
+		for i := range names {
+			names[i] = fmt.Sprint("k", i)
+			if i < keys/2 {
+				if _, err := cache.Set(t.Context(), names[i], 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n := read(names); n != int64(keys/2) {
+			t.Fatalf("%d loads at first, want %d", n, keys/2)
+		}
+		time.Sleep(ttl - jitter)
+		sum, peak := int64(0), int64(0)
+		for range jitter/window + 1 {
+			n := read(names)
+			sum, peak = sum+n, max(peak, n)
+			time.Sleep(window)
+		}
+		if mean := int64(keys) * int64(window) / int64(jitter); sum != int64(keys) || peak > 2*mean {
+			t.Errorf("%d loads, %d within %v, want %d, and twice the mean of %d at most", sum, peak, window, keys, mean)
+		}
+	})
+}

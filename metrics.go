@@ -99,7 +99,7 @@ func keyspaceFamilies() []family {
 		{"nearcache_bytes", MetricGauge, "tier", "near=NearBytes shard=ShardBytes", "What they count."},
 		{"nearcache_max_bytes", MetricGauge, "tier", "near=NearMaxBytes shard=ShardMaxBytes", "The budgets."},
 		{"nearcache_negative_entries", MetricGauge, "", "NegativeEntries", "Entries owned that say that a key does not exist."},
-		{"nearcache_expired_entries", MetricGauge, "", "HeldExpired", "Expired entries and near copies that are not swept yet."},
+		{"nearcache_expired_entries", MetricGauge, "", "HeldExpired", "Expired entries and near copies that are not swept yet. What StaleOnError keeps has not expired."},
 		{"nearcache_hot_keys", MetricGauge, "", "HotKeys", "Keys that are promoted or pinned."},
 		{"nearcache_leases", MetricGauge, "", "Leases", "Leases given out by this node and live."},
 		{"nearcache_waiters", MetricGauge, "", "Waiters", "Requests that wait at this node for the end of a lease."},
