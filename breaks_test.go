@@ -249,3 +249,53 @@ func TestMassExpiry(t *testing.T) {
 		}
 	})
 }
+
+// A product in heavy use, 3,750 times a second on each of many members: its owner is asked by each of the others once a second at most, the
+// origin once in a lifetime.
+func TestOneProductForEverybody(t *testing.T) {
+	members := 40
+	if raceEnabled || testing.Short() {
+		members = 8
+	}
+	const perSecond, settle, lasts = 3750, 3 * time.Second, 5 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, members)
+		var db failingDB
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		served := func() uint64 {
+			for _, k := range caches[0].Stats().Top {
+				if k.Key == key {
+					return k.Served
+				}
+			}
+			return 0
+		}
+		read := func(d time.Duration) {
+			var wg sync.WaitGroup
+			for _, cache := range caches {
+				wg.Go(func() {
+					const every = 20 * time.Millisecond
+					for start := time.Now(); time.Since(start) < d; time.Sleep(every) {
+						for range perSecond * every / time.Second {
+							if _, err := cache.Get(t.Context(), key); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+		}
+		read(settle)
+		before := served()
+		read(lasts)
+		most := uint64((members - 1) * int(lasts/time.Second))
+		if n := served() - before; n > most || n < most/2 {
+			t.Errorf("the owner was asked %d times by %d others in %v, want %d at most", n, members-1, lasts, most)
+		}
+		if n := db.loads.Load(); n != 1 {
+			t.Errorf("%d loads, want 1", n)
+		}
+	})
+}

@@ -248,9 +248,9 @@ type Config[V any] struct {
 }
 
 // HotConfig says which keys are hot on this node, 128 at most. The near copy of a hot key is not displaced by others (within half of the near
-// cache's budget), is fetched anew before it ends, while the key is read or pinned, and the key is loaded anew before it expires. So its
-// readers wait for nobody, as long as NearTTL is half a second or more, and a load takes less than a second and a fifth of the lifetime.
-// It needs a near cache.
+// cache's budget), is fetched anew when NearTTL is over, while the key is read or pinned, and lives so much longer (a quarter, 0.2 s at least, half
+// at most); and the key is loaded anew before it expires. So its readers wait for nobody, as long as NearTTL is half a second or more, and a load
+// takes less than a second and a fifth of the lifetime. It needs a near cache.
 type HotConfig struct {
 	// PerSecond is how often a key must be read within a second on this node to become hot, at once. It is hot until it was read less than half as
 	// often for ten seconds on end. Of a key that its owner sees used an eighth as often, by all members together, every member that

@@ -210,12 +210,12 @@ func (ks *keyspace) getRequest(req *transport.Request, key string, flags uint32)
 	req.Key = key
 	req.Budget = p.longestLoad()
 	req.LeaseLife = p.leaseLife()
-	if d := p.near(); d > 0 {
-		req.Near, req.StaleFor = d, p.stale
-		req.Flags |= transport.FlagNear
-	}
 	if ks.hot.IsHot(key) {
 		req.Hot = uint32(max(p.hot.PerSecond, 1)) // at least
+	}
+	if d := p.nearOf(req.Hot > 0); d > 0 {
+		req.Near, req.StaleFor = d, p.stale
+		req.Flags |= transport.FlagNear
 	}
 }
 
@@ -367,7 +367,7 @@ func (x *fetch[V]) askLocal() bool {
 	var rep transport.Reply
 	c.getRequest(&req, x.f.Key, x.flags|transport.FlagStandIn)
 	if !c.resident(&req, &rep, x.r, false) {
-		x.w = &localAsker{node: c.node, near: c.policy.near(), asked: x.a.sent, reply: make(chan transport.Reply, 1)}
+		x.w = &localAsker{node: c.node, near: req.Near, asked: x.a.sent, reply: make(chan transport.Reply, 1)}
 		if !c.acquire(&req, &rep, x.w) {
 			return false
 		}
@@ -556,7 +556,7 @@ func (c *Cache[V]) deserted(f *flight[V]) {
 
 // keep makes an answer a near copy, if it was not overtaken (R3). Its lifetime counts from the sending of the request.
 func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.Item[V], bytes int64) {
-	life := min(rep.Near, rep.TTL, c.policy.near())
+	life := min(rep.Near, rep.TTL, c.policy.nearOf(true))
 	if a.target != a.m.Ring.Owner(c.hashOf(f.Key)) {
 		life = min(life, c.node.bound) // it may own the key by a ring of its own, and say nothing when that ends (R3)
 	}
