@@ -5,75 +5,37 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/nearcache/nearcache"
 )
 
 const (
-	largeKeyspace  = "large"
 	largeKeys      = 4 // of each size
 	largePerSecond = 100 << 20
 )
 
 func largeSizes() []int { return []int{1 << 20, 16 << 20} }
 
-// largeKey is a key whose value has size bytes.
-func largeKey(size, i int) string { return fmt.Sprintf("%d:%d", size, i) }
-
-func loadLarge(_ context.Context, key string) ([]byte, error) {
-	size, _, _ := strings.Cut(key, ":")
-	n, err := strconv.Atoi(size)
-	return make([]byte, n), err
-}
-
-func largeConfig(load func(context.Context, string) ([]byte, error)) nearcache.Config[[]byte] {
-	cfg := remoteConfig(load)
-	cfg.MaxValueBytes = -1 // as large as the wire carries
-	return cfg
-}
-
-// ownLarge makes the owner's node hold the large values.
-func ownLarge(ctx context.Context, n *nearcache.Node) error {
-	c, err := nearcache.New(n, largeKeyspace, largeConfig(loadLarge))
-	if err != nil {
-		return err
-	}
-	for _, size := range largeSizes() {
-		for i := range largeKeys {
-			if _, err := c.Get(ctx, largeKey(size, i)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // BenchmarkBesideLarge gets resident values of 1 KB that another process owns while 100 MiB of large values come from it every second, at an
 // even pace. x-p99 is the 99th percentile of the small gets' time divided by that without large values, in slices that take turns.
 func BenchmarkBesideLarge(b *testing.B) {
 	const callers = 16
-	n, list := clientNode(b)
-	o := startOwner(b, n.Addr())
-	joinOwner(b, n, list, o)
-	small := nearcacheRemote(b, n)
-	large, err := nearcache.New(n, largeKeyspace, largeConfig(loadNothing))
-	if err != nil {
-		b.Fatal(err)
+	n, list := clientNode(b, nil)
+	held := []values{{valueBytes, 16 << 10}}
+	for _, size := range largeSizes() {
+		held = append(held, values{size, largeKeys})
 	}
+	joinOwners(b, n, list, ownerSpec{Keyspaces: []string{keyspace}, Values: held})
+	r, keys := nearcacheRemote(b, n), keysOf(valueBytes, held[0].N)
 	for _, size := range largeSizes() {
 		b.Run(fmt.Sprintf("large=%dMiB", size>>20), func(b *testing.B) {
 			beside(b, callers, func(ctx context.Context, rnd *rand.Rand) error {
-				n, err := small.get(ctx, ownedKey(rnd.IntN(ownedKeys)))
-				return check(n, valueBytes, err)
+				return getOne(keys, valueBytes)(ctx, r, rnd)
 			}, func(ctx context.Context, i int) error {
-				v, err := large.Get(ctx, largeKey(size, i%largeKeys))
-				return check(len(v), size, err)
+				n, err := r.get(ctx, valueKey(size, i%largeKeys))
+				return check(n, size, err)
 			}, time.Second*time.Duration(size)/largePerSecond)
 		})
 	}

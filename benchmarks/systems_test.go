@@ -19,21 +19,41 @@ import (
 	"github.com/nearcache/nearcache/peers"
 )
 
-// remote is a way to get values that the owner process holds. get and getMany return the number of bytes they got.
+// remote is a way to get values that another process holds. get and getMany return the number of bytes they got.
 type remote struct {
 	name    string
 	get     func(ctx context.Context, key string) (int, error)
 	getMany func(ctx context.Context, keys []string) (int, error)
+	usage   func(b *testing.B) usage // of the processes that hold the values
+	loads   func() uint64            // values that were not there; nil: that would be an error
 }
 
-// remotes starts the owner and connects every system to it. The first one is nearcache.
-func remotes(b *testing.B) ([]remote, *owner) {
+// loaded is the number of values that were not there.
+func (r *remote) loaded() float64 {
+	if r.loads == nil {
+		return 0
+	}
+	return float64(r.loads())
+}
+
+// remotes starts the owner process and the servers that are installed, and connects every system to its own. The first one is nearcache.
+func remotes(b *testing.B, vs ...values) []remote {
 	b.Helper()
-	n, list := clientNode(b)
-	o := startOwner(b, n.Addr())
-	joinOwner(b, n, list, o)
-	var out []remote
-	for _, r := range []remote{nearcacheRemote(b, n), groupcacheRemote(o), grpcRemote(b, o)} {
+	n, list := clientNode(b, nil)
+	spec := ownerSpec{Keyspaces: []string{keyspace}, Values: vs, Opponents: true}
+	o := joinOwners(b, n, list, spec)[0]
+	all := []remote{
+		nearcacheRemote(b, n), groupcacheRemote(b, o, "groupcache"), groupcacheRemote(b, o, "groupcache-as-shipped"), grpcRemote(b, o), rawRemote(b, o),
+	}
+	for i := range all {
+		all[i].usage = o.usage
+	}
+	return chosenRemotes(b, append(all, serverRemotes(b, &spec)...))
+}
+
+func chosenRemotes(b *testing.B, all []remote) (out []remote) {
+	b.Helper()
+	for _, r := range all {
 		if chosen(r.name) {
 			out = append(out, r)
 		}
@@ -41,7 +61,7 @@ func remotes(b *testing.B) ([]remote, *owner) {
 	if len(out) == 0 {
 		b.Fatalf("-only=%s: no such system", *only)
 	}
-	return out, o
+	return out
 }
 
 const (
@@ -51,55 +71,27 @@ const (
 
 func loadValue(_ context.Context, key string) ([]byte, error) { return newValue(key), nil }
 
-var errLoaded = errors.New("the client loaded a value: it should be resident at the owner")
-
-func loadNothing(context.Context, string) ([]byte, error) { return nil, errLoaded }
+var errMissing = errors.New("a value is not there")
 
 // remoteConfig is a keyspace without near copies.
-func remoteConfig(load func(context.Context, string) ([]byte, error)) nearcache.Config[[]byte] {
-	return nearcache.Config[[]byte]{Load: load, TTL: time.Hour, NearTTL: -1}
+func remoteConfig() nearcache.Config[[]byte] {
+	return nearcache.Config[[]byte]{Load: loadValue, TTL: lifetime, NearTTL: -1, MaxValueBytes: -1}
 }
 
 // nearConfig is one whose near copies live for the whole run.
-func nearConfig(load func(context.Context, string) ([]byte, error)) nearcache.Config[[]byte] {
-	return nearcache.Config[[]byte]{Load: load, TTL: time.Hour, NearTTL: time.Hour, Jitter: -1}
+func nearConfig() nearcache.Config[[]byte] {
+	return nearcache.Config[[]byte]{Load: loadValue, TTL: lifetime, NearTTL: lifetime, Jitter: -1}
 }
 
-// ownNearcache makes the owner's node, which owns every key: the client has no weight.
-func ownNearcache(ctx context.Context, client string) (string, error) {
-	n, err := nearcache.Start(ctx, nearcache.NodeConfig{
-		Listen:      "127.0.0.1:0",
-		Discovery:   peers.NewList(peers.Member{Addr: client, Weight: -1}),
-		PeerTimeout: time.Second, // a busy machine is no sick peer
-		MaxBytes:    1 << 30,
-	})
-	if err != nil {
-		return "", err
-	}
-	if err := ownLarge(ctx, n); err != nil {
-		return "", err
-	}
-	for name, cfg := range map[string]nearcache.Config[[]byte]{keyspace: remoteConfig(loadValue), nearKeyspace: nearConfig(loadValue)} {
-		c, err := nearcache.New(n, name, cfg)
-		if err != nil {
-			return "", err
-		}
-		for i := range ownedKeys {
-			if _, err := c.Get(ctx, ownedKey(i)); err != nil {
-				return "", err
-			}
-		}
-	}
-	return n.Addr(), nil
-}
-
-// clientNode starts a node that owns nothing.
-func clientNode(b *testing.B) (*nearcache.Node, *peers.List) {
+// clientNode starts a node that owns nothing. It is alone until joinOwners.
+func clientNode(b *testing.B, change func(*nearcache.NodeConfig)) (*nearcache.Node, *peers.List) {
 	b.Helper()
 	list := peers.NewList()
-	n, err := nearcache.Start(b.Context(), nearcache.NodeConfig{
-		Listen: "127.0.0.1:0", Discovery: list, Weight: -1, PeerTimeout: time.Second,
-	})
+	cfg := nearcache.NodeConfig{Listen: "127.0.0.1:0", Discovery: list, Weight: -1, PeerTimeout: time.Second}
+	if change != nil {
+		change(&cfg)
+	}
+	n, err := nearcache.Start(b.Context(), cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -113,35 +105,21 @@ func clientNode(b *testing.B) (*nearcache.Node, *peers.List) {
 	return n, list
 }
 
-// joinOwner waits until the client's node is connected to the owner's.
-func joinOwner(b *testing.B, n *nearcache.Node, list *peers.List, o *owner) {
+func openCache(b *testing.B, n *nearcache.Node, name string, cfg nearcache.Config[[]byte]) *nearcache.Cache[[]byte] {
 	b.Helper()
-	list.Set(peers.Member{Addr: o.Nearcache})
-	ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
-	defer cancel()
-	for {
-		if err := n.Ready(ctx); err != nil {
-			b.Fatal(err)
-		}
-		if n.Owner(keyspace, ownedKey(0)).Addr == o.Nearcache {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			b.Fatal("the client does not see the owner:", n.Members())
-		case <-time.After(time.Millisecond):
-		}
+	c, err := nearcache.New(n, name, cfg)
+	if err != nil {
+		b.Fatal(err)
 	}
+	return c
 }
 
 func nearcacheRemote(b *testing.B, n *nearcache.Node) remote {
 	b.Helper()
-	c, err := nearcache.New(n, keyspace, remoteConfig(loadNothing))
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := openCache(b, n, keyspace, remoteConfig())
 	return remote{
-		name: "nearcache",
+		name:  "nearcache",
+		loads: func() uint64 { return c.Stats().Loads },
 		get: func(ctx context.Context, key string) (int, error) {
 			v, err := c.Get(ctx, key)
 			return len(v), err
@@ -162,9 +140,27 @@ func listen(ctx context.Context) (net.Listener, error) {
 	return lc.Listen(ctx, "tcp", "127.0.0.1:0")
 }
 
+// ownOpponents makes the owner process hold and serve the values in the other ways, too.
+func ownOpponents(ctx context.Context, spec *ownerSpec, a *addresses) error {
+	held := make(map[string][]byte)
+	if err := spec.keys(func(key string) error { held[key] = newValue(key); return nil }); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		addr *string
+		own  func(context.Context, map[string][]byte) (string, error)
+	}{{&a.Groupcache, ownGroupcache}, {&a.GRPC, ownGRPC}, {&a.Raw, ownRaw}} {
+		var err error
+		if *s.addr, err = s.own(ctx, held); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // groupcache allows one pool and one group of a name per process.
 
-func ownGroupcache(ctx context.Context) (string, error) {
+func ownGroupcache(ctx context.Context, held map[string][]byte) (string, error) {
 	l, err := listen(ctx)
 	if err != nil {
 		return "", err
@@ -173,11 +169,11 @@ func ownGroupcache(ctx context.Context) (string, error) {
 	pool := groupcache.NewHTTPPoolOpts(self, nil)
 	pool.Set(self)
 	g := groupcache.NewGroup(keyspace, 1<<30, groupcache.GetterFunc(func(_ context.Context, key string, dest groupcache.Sink) error {
-		return dest.SetBytes(newValue(key))
+		return dest.SetBytes(held[key])
 	}))
-	for i := range ownedKeys {
+	for key := range held {
 		var v []byte
-		if err := g.Get(ctx, ownedKey(i), groupcache.AllocatingByteSliceSink(&v)); err != nil {
+		if err := g.Get(ctx, key, groupcache.AllocatingByteSliceSink(&v)); err != nil {
 			return "", err
 		}
 	}
@@ -185,46 +181,58 @@ func ownGroupcache(ctx context.Context) (string, error) {
 	return self, nil
 }
 
+// asShipped marks the context of a get that groupcache's default transport is to serve.
+type asShipped struct{}
+
 // groupcacheClient makes the process' pool, with connections enough for every caller, and its group, which keeps nothing.
 var groupcacheClient = sync.OnceValues(func() (*groupcache.HTTPPool, *groupcache.Group) {
 	pool := groupcache.NewHTTPPoolOpts("http://client", nil)
-	tr := &http.Transport{MaxIdleConns: 0, MaxIdleConnsPerHost: 2048, DisableCompression: true}
-	pool.Transport = func(context.Context) http.RoundTripper { return tr }
-	g := groupcache.NewGroup(keyspace, 0, groupcache.GetterFunc(func(context.Context, string, groupcache.Sink) error { return errLoaded }))
+	tuned := &http.Transport{MaxIdleConns: 0, MaxIdleConnsPerHost: 2048, DisableCompression: true}
+	pool.Transport = func(ctx context.Context) http.RoundTripper {
+		if ctx.Value(asShipped{}) != nil {
+			return http.DefaultTransport // as without this function
+		}
+		return tuned
+	}
+	g := groupcache.NewGroup(keyspace, 0, groupcache.GetterFunc(func(context.Context, string, groupcache.Sink) error { return errMissing }))
 	return pool, g
 })
 
-func groupcacheRemote(o *owner) remote {
+func groupcacheRemote(b *testing.B, o *owner, name string) remote {
+	b.Helper()
 	pool, g := groupcacheClient()
 	pool.Set(o.Groupcache)
 	get := func(ctx context.Context, key string) (int, error) {
+		if name == "groupcache-as-shipped" {
+			ctx = context.WithValue(ctx, asShipped{}, true)
+		}
 		var v []byte
 		err := g.Get(ctx, key, groupcache.AllocatingByteSliceSink(&v))
 		return len(v), err
 	}
-	return remote{name: "groupcache", get: get, getMany: atOnce(get)}
+	return remote{name: name, get: get, getMany: atOnce(get)}
 }
 
 const unaryMethod = "/benchmarks.Values/Get"
 
-func ownGRPC(ctx context.Context) (string, error) {
+func ownGRPC(ctx context.Context, held map[string][]byte) (string, error) {
 	l, err := listen(ctx)
 	if err != nil {
 		return "", err
 	}
-	values := make(map[string]*wrapperspb.BytesValue, ownedKeys)
-	for i := range ownedKeys {
-		values[ownedKey(i)] = wrapperspb.Bytes(newValue(ownedKey(i)))
+	messages := make(map[string]*wrapperspb.BytesValue, len(held))
+	for k, v := range held {
+		messages[k] = wrapperspb.Bytes(v)
 	}
 	handler := func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		key := new(wrapperspb.StringValue)
 		if err := dec(key); err != nil {
 			return nil, err
 		}
-		if v := values[key.GetValue()]; v != nil {
+		if v := messages[key.GetValue()]; v != nil {
 			return v, nil
 		}
-		return nil, errLoaded
+		return nil, errMissing
 	}
 	s := grpc.NewServer()
 	s.RegisterService(&grpc.ServiceDesc{
