@@ -162,6 +162,9 @@ section_nested() { # the tests of every other module; as root, promtool is insta
 		echo "go test in $m"
 		(cd "$m" && race_test ./...) || fail "go test in $m"
 	done
+	echo "benchmarks that are cheap run once"
+	(cd benchmarks && go test -run '^$' -bench '(NearHit|RemoteGet|Ring|ByteBudget|ColdKey)$/(procs=2|bytes=1024|members=100)$/(goroutines=64|callers=16)$' \
+		-benchtime 1x -rounds 1 -slice 20ms .) || fail "a benchmark does not run"
 }
 
 section_browser() { # the statistics page in a headless Chromium, which is installed on Debian as root
