@@ -77,7 +77,7 @@ var layout = map[string]room{
 		tests:    []string{"peers/peerstest"},
 	},
 	"internal/sim": {project: []string{
-		"near", "peers", "ring", "singleflight", "invalidation", "internal/membership", "internal/shard", "internal/store",
+		"near", "peers", "ring", "singleflight", "invalidation", "internal/membership", "internal/shard", "internal/store", "internal/tag",
 	}},
 	"internal/testcluster":        {project: []string{".", "peers", "peers/peerstest"}},
 	"internal/testcluster/member": {project: []string{"internal/testcluster"}},

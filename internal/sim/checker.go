@@ -15,14 +15,14 @@ type checker struct {
 	bound time.Duration
 	keys  map[string]*history
 
-	reads, failed  int
-	acked, partial int
-	worst          int64 // of the ages of acknowledgements that a read did not honour
-	worstPartial   int64
-	backwards      int
-	longest        int64 // of the Gets
-	violations     []Violation
-	count          map[string]int
+	reads, failed      int
+	confirmed, partial int
+	worst              int64 // of the ages of acknowledgements that a read did not honour
+	worstPartial       int64
+	backwards          int
+	longest            int64 // of the Gets
+	violations         []Violation
+	count              map[string]int
 }
 
 // Slack is what a bound may be exceeded by: coarse clocks, rates that differ, the time to notice.
@@ -31,6 +31,7 @@ const Slack = 50 * time.Millisecond
 // history is what is known of one key.
 type history struct {
 	acks     []ack // by version
+	ackAlls  []ack // of these, those with AckAll
 	partials []ack
 	active   int   // invalidations under way
 	touched  int64 // end of the last one
@@ -81,10 +82,14 @@ func (c *checker) violation(kind, key, format string, args ...any) {
 	}
 }
 
-// begins notes that an invalidation of a version begins, and returns when; ended is called when it returns.
-func (c *checker) begins(key string) int64 {
-	c.keys[key].active++
-	return c.w.now
+// begins notes that an invalidation begins; ended is called when it returns.
+func (c *checker) begins(key string) { c.keys[key].active++ }
+
+// acked notes that an invalidation with AckAll returned nil: no read that begins later returns an older version (R12), while
+// the members stay.
+func (c *checker) acked(key string, version int, began int64) {
+	h := c.keys[key]
+	h.ackAlls = insert(h.ackAlls, ack{began: began, at: c.w.now, version: version})
 }
 
 // stored notes that a Set stored a version. One that was under way for long comes after the invalidation of a later version that it does not
@@ -101,7 +106,7 @@ func (c *checker) ended(n *node, key string, version int, began int64, err *part
 	v.own = insert(v.own, a)
 	h.views[n] = v
 	if err == nil {
-		c.acked++
+		c.confirmed++
 		h.acks = insert(h.acks, a)
 		return
 	}
@@ -166,6 +171,10 @@ func (c *checker) read(g *reading, res result) {
 			c.violation("stale", g.key, "%s reads %s (%s) %v after the invalidation of version %d returned nil",
 				g.n.id, res.value, res.tier, time.Duration(age), of.version)
 		}
+	}
+	if age, of := oldest(h.ackAlls, version, h.sets[version], g.start); age >= 0 && c.w.cfg.Lag == 0 && !c.w.moving {
+		c.violation("ack all", g.key, "%s reads %s (%s) %v after the invalidation of version %d with AckAll returned nil",
+			g.n.id, res.value, res.tier, time.Duration(age), of.version)
 	}
 	if age, of := oldest(h.partials, version, h.sets[version], g.start); age >= 0 {
 		c.worstPartial = max(c.worstPartial, age)
@@ -245,6 +254,9 @@ func (c *checker) finished() {
 		c.violation("slow", "", "a Get took %v", time.Duration(c.longest))
 	}
 }
+
+// move tells that members come and go, or that some believe so.
+func (f *Faults) move() bool { return f.Crash || f.Leave || f.Isolate && !f.Listed }
 
 // none tells that nothing fails.
 func (f *Faults) none() bool {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/near"
 )
@@ -83,6 +84,10 @@ func (f *followed) apply(n *node, a invalidation.Action) bool {
 // happened drops the near copies that an event of a member is about (Node.event).
 func (n *node) happened(f *followed, e *invalidation.Event) {
 	n.w.note(e.Key, "%s hears event %d", n.id, e.Seq)
+	if e.All && len(e.Tags) > 0 {
+		n.forgetTags(tag.Hashes(e.Tags))
+		return
+	}
 	if e.All {
 		n.forgetAll()
 		return
@@ -128,6 +133,14 @@ func (n *node) splitAll() {
 func (n *node) forgetAll() {
 	n.splitAll()
 	n.near.Clear()
+}
+
+// forgetTags drops the near copies that have one of the tags (Cache.forgetTags).
+func (n *node) forgetTags(hashes []uint64) {
+	if n.w.cfg.Rules.TagFlights {
+		n.flights.CloseAll()
+	}
+	n.near.InvalidateTags(hashes, n.exact())
 }
 
 // overtaken applies an event of the member that src stands for (Cache.overtaken).

@@ -4,7 +4,7 @@ import "time"
 
 // Config is a cluster, its load and its faults. Base returns one to start from.
 type Config struct {
-	Nodes, Keys int           // keys that end in 5 have versions and are written by Set, the others by Invalidate
+	Nodes, Keys int           // keys that end in 5 have versions and are written by Set, the others by Invalidate; tagOf has their tags
 	Duration    time.Duration // of load and faults; a quiet time follows in which everything has to end
 
 	Bound, NearTTL, TTL        time.Duration
@@ -15,6 +15,8 @@ type Config struct {
 
 	Reads, Writes float64 // a second, of the whole cluster
 	AllShare      float64 // of the writes: InvalidateAll
+	TagShare      float64 // of the writes: InvalidateTag, when all keys with a tag have changed
+	AckAllShare   float64 // of the invalidations of keys and tags: with AckAll
 	LeaveShare    float64 // of the reads: the caller gives up
 
 	Rules  Rules

@@ -47,7 +47,7 @@ func (x *fetch) deliver(l loaded, err error) {
 func (x *fetch) fill(l loaded) {
 	n := x.n
 	gen := x.a.fetch.Gen
-	x.a = &asked{m: x.a.m, target: x.a.target, source: x.a.source, sent: n.exact()}
+	x.a = &asked{m: x.a.m, target: x.a.target, source: x.a.source, sent: n.exact(), tagPos: x.a.tagPos}
 	x.a.fetch.Gen = gen
 	x.f.State.current = x.a
 	req := request{
@@ -56,7 +56,7 @@ func (x *fetch) fill(l loaded) {
 	}
 	x.giveBack(&req, func(rep *reply, err error) {
 		if err == nil && rep.status == statusAccepted {
-			rep.age, rep.value, rep.version = n.clock()-l.start, l.value, l.version
+			rep.age, rep.value, rep.version, rep.mark = n.clock()-l.start, l.value, l.version, markOf(x.f.Key)
 			n.keep(x.f, x.a, rep)
 		}
 		x.v = settled

@@ -24,6 +24,7 @@ type asked struct {
 	target int
 	source *near.Source
 	sent   int64
+	tagPos int64
 	fetch  invalidation.Fetch
 }
 
@@ -33,7 +34,7 @@ func (n *node) ask(f *flight, m *members, target int) *asked {
 	if p := m.peers[target]; p != nil {
 		a.source = p.source
 	}
-	a.fetch.Gen = a.source.Gen.Load()
+	a.fetch.Gen, a.tagPos = a.source.Gen.Load(), n.near.TagPos()
 	f.State.current = a
 	return a
 }
@@ -354,7 +355,8 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(since, time.Duration(age))
 	}
-	return n.own.Old(key, loaded, a.sent) || n.ownSets.old(key, rep.version, a.sent)
+	hashes, known := rep.mark.Tags()
+	return n.own.Old(key, loaded, a.sent) || n.ownTags.Old(hashes, known, loaded, a.sent) || n.ownSets.old(key, rep.version, a.sent)
 }
 
 // keep makes an answer a near copy, if it was not overtaken (Cache.keep).
@@ -370,7 +372,10 @@ func (n *node) keep(f *flight, a *asked, rep *reply) {
 	now := n.clock()
 	it := near.Item[string]{
 		Value: rep.value, LoadedAt: now - rep.age, Version: rep.version, Source: a.source, Gen: a.fetch.Gen, Seq: rep.seq,
-		Free: a.sent + int64(n.w.cfg.Bound),
+		Free: a.sent + int64(n.w.cfg.Bound), Mark: rep.mark.At(a.tagPos),
+	}
+	if !rules.TagFetch {
+		it.Mark = it.Mark.At(n.near.TagPos())
 	}
 	kept := n.near.Install(f.Key, it, int64(len(rep.value)), a.sent+life, now, func() bool {
 		if rules.MoveNear && n.members != a.m {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/invalidation"
 	"github.com/nearcache/nearcache/ring"
 )
@@ -24,14 +25,28 @@ func (n *node) joined(then func()) {
 }
 
 // invalidate is Cache.Invalidate of one key. done is called when it returns.
-func (n *node) invalidate(key string, done func(*partialError)) {
+func (n *node) invalidate(key string, ackAll bool, done func(*partialError)) {
 	n.joined(func() {
 		began := n.exact()
 		n.newTelling([]string{key}, func(err *partialError) {
 			n.own.Invalidated([]string{key}, began, n.exact(), n.remembered(err))
 			n.forget(key)
 			done(err)
-		}).run()
+		}).tell(ackAll)
+	})
+}
+
+// invalidateTag is Cache.InvalidateTag.
+func (n *node) invalidateTag(t string, ackAll bool, done func(*partialError)) {
+	n.joined(func() {
+		began, hashes := n.exact(), tag.Hashes([]string{t})
+		n.newTagTelling(t, func(err *partialError) {
+			if n.w.cfg.Rules.OwnTags {
+				n.ownTags.Invalidated(hashes, began, n.exact(), n.remembered(err))
+			}
+			n.forgetTags(hashes)
+			done(err)
+		}).tell(ackAll)
 	})
 }
 
@@ -55,11 +70,38 @@ func (n *node) remembered(err *partialError) time.Duration {
 	return n.w.cfg.Bound + n.w.cfg.Bound/4
 }
 
-// dropKeys invalidates keys on this node, or with none the whole keyspace (keyspace.drop).
-func (n *node) dropKeys(keys []string) {
-	if len(keys) == 0 {
+// obey drops on this node what an Invalidate is about (keyspace.obey).
+func (n *node) obey(req *request) {
+	switch {
+	case len(req.tags) > 0 && req.copies:
+		n.forgetTags(tag.Hashes(req.tags))
+	case len(req.tags) > 0:
+		n.dropTags(req.tags)
+	case req.all && req.copies:
+		n.forgetAll()
+	case req.all:
 		n.dropAll()
+	case req.copies:
+		for _, k := range req.keys {
+			n.forget(k)
+		}
+	default:
+		n.dropKeys(req.keys)
 	}
+}
+
+// dropTags invalidates tags on this node (keyspace.dropTags).
+func (n *node) dropTags(tags []string) {
+	hashes := tag.Hashes(tags)
+	n.shard.InvalidateTags(hashes, n.exact())
+	n.w.note("", "%s drops %v, seq %d", n.id, tags, n.log.Seq())
+	n.log.Append(invalidation.Event{Keyspace: keyspaceName, All: true, Tags: tags})
+	n.forgetTags(hashes)
+	n.wake()
+}
+
+// dropKeys invalidates keys on this node (keyspace.drop).
+func (n *node) dropKeys(keys []string) {
 	for _, k := range keys {
 		eff := n.shard.Invalidate(k, 0, n.exact())
 		n.w.note(k, "%s drops, seq %d", n.id, n.log.Seq())
@@ -85,10 +127,10 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	if req.relay != "" {
 		return n.serveRelay(l, rep)
 	}
-	n.dropKeys(req.keys)
+	n.obey(req)
 	m := n.members
 	same := req.view == m.Ring.Fingerprint() && !req.relayed
-	if req.all || same || !m.known || req.forwarded || !n.w.cfg.Rules.Forward {
+	if req.all || same || !m.known || req.forwarded || req.copies || !n.w.cfg.Rules.Forward {
 		return true
 	}
 	var owners []string
@@ -140,8 +182,8 @@ func (n *node) serveRelay(l *call, rep *reply) bool {
 		rep.status = statusUnconfirmed
 		return true
 	}
-	req := n.invalidateRequest(l.req.keys)
-	req.relayed = true
+	req := l.req
+	req.relay, req.relayed, req.budget = "", true, int64(n.w.cfg.Bound)
 	n.answerLater(l, 1, func(end func(error)) { n.pass(p, req, end) })
 	return false
 }

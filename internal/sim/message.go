@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/nearcache/nearcache/internal/shard"
+	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/invalidation"
 )
 
@@ -40,10 +41,11 @@ const (
 type request struct {
 	op                 op
 	key                string
-	keys               []string // of an Invalidate
+	keys, tags         []string // of an Invalidate
 	all                bool
 	standIn, fresh     bool // flags of a Get
 	forwarded, relayed bool // flags of an Invalidate
+	copies             bool // the same: near copies only
 	near, life, budget int64
 	token              shard.Token
 	value              string
@@ -62,6 +64,7 @@ type reply struct {
 	uncached         bool
 	value            string
 	version          uint64
+	mark             tag.Mark
 	token            shard.Token
 	failure          error
 	frame            frame

@@ -55,12 +55,14 @@ type node struct {
 	near     *near.Cache[string]
 	flights  *flights
 	own      *invalidation.OwnView
+	ownTags  *invalidation.OwnTags
 	ownSets  ownVersions
 	uncopied map[string]bool // what replicas lack
 
 	differSince int64 // 0: they do not
 	apart       bool
 	owed        *invalidation.Owed
+	owedTags    *invalidation.Owed
 	hearing     hearing
 	muted       bool // the log takes no event: see Rules.Tokens
 
@@ -84,7 +86,8 @@ func newNode(w *world, index int) *node {
 		log:  invalidation.NewLog(invalidation.LogConfig{MaxEvents: 64}), interest: invalidation.NewInterest(),
 		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](),
 		peers: make(map[string]*peer), follows: make(map[string]*followed),
-		own: invalidation.NewOwnView(w.cfg.LoadTimeout + w.cfg.LoadQueueTime), ownSets: make(ownVersions), uncopied: make(map[string]bool), owed: newOwed(),
+		own: invalidation.NewOwnView(w.cfg.LoadTimeout + w.cfg.LoadQueueTime), ownSets: make(ownVersions), uncopied: make(map[string]bool), owed: newOwed(), owedTags: newOwed(),
+		ownTags: invalidation.NewOwnTags(w.cfg.LoadTimeout + w.cfg.LoadQueueTime),
 	}
 	lag := w.cfg.Lag
 	if !w.cfg.Rules.Lag {
@@ -147,6 +150,7 @@ func (n *node) tick() {
 	n.shard.Sweep(now)
 	n.near.Sweep(now)
 	n.own.Tick(now)
+	n.ownTags.Tick(now)
 	n.repay(now)
 	n.passCopies(now)
 	n.after(tick, n.tick)

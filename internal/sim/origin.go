@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nearcache/nearcache/internal/tag"
 )
 
 // origin is the database: every version of every key, with the time of its commit.
@@ -121,6 +123,17 @@ func (l *loading) end(ld loaded, err error) {
 
 func (o *origin) remove(l *loading) {
 	o.running[l.key] = slices.DeleteFunc(o.running[l.key], func(r *loading) bool { return r == l })
+}
+
+// tagOf is the tag that the values of a key have.
+func tagOf(key string) string { return fmt.Sprint("tag ", key[len(key)-1]%4) }
+
+// markOf is what a value of the key carries of its tag; of keys that end in 9 the tags are not known.
+func markOf(key string) tag.Mark {
+	if key[len(key)-1] == '9' {
+		return tag.Mark{}
+	}
+	return tag.Of(tag.Hashes([]string{tagOf(key)}))
 }
 
 // hasVersion tells whether the values of a key have versions.

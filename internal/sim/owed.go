@@ -11,43 +11,48 @@ func (n *node) repay(now int64) {
 	if !n.w.cfg.Rules.Owed {
 		return
 	}
-	for _, member := range n.owed.Members(now) {
-		p := n.peers[member]
-		switch {
-		case n.gone(member, now):
-			n.owed.Settle(member)
-		case p.connected() || len(n.relays(member, now)) > 0:
-			n.soon(func() { n.payOff(member) })
+	for _, owed := range []*invalidation.Owed{n.owed, n.owedTags} {
+		for _, member := range owed.Members(now) {
+			p := n.peers[member]
+			switch {
+			case n.gone(member, now):
+				owed.Settle(member)
+			case p.connected() || len(n.relays(member, now)) > 0:
+				n.soon(func() { n.payOff(owed, member) })
+			}
 		}
 	}
 }
 
 // payOff tells one member what it is owed (keyspace.payOff).
-func (n *node) payOff(member string) {
-	d, ok := n.owed.Take(member, n.exact())
+func (n *node) payOff(owed *invalidation.Owed, member string) {
+	d, ok := owed.Take(member, n.exact())
 	if !ok {
 		return
 	}
-	n.tellSomehow(member, d.Keys, func(confirmed bool) {
+	req := n.invalidateRequest(d.Keys)
+	if owed == n.owedTags {
+		req = n.tagsRequest(d.Keys)
+	}
+	n.tellSomehow(member, req, func(confirmed bool) {
 		count := 0
 		if confirmed {
 			count = max(len(d.Keys), 1)
 		}
-		n.owed.Done(d, count)
+		owed.Done(d, count)
 		if confirmed {
-			n.payOff(member)
+			n.payOff(owed, member)
 		}
 	})
 }
 
 // tellSomehow tells a member itself, or else through others that hear it (keyspace.tellSomehow).
-func (n *node) tellSomehow(member string, keys []string, done func(confirmed bool)) {
+func (n *node) tellSomehow(member string, req request, done func(confirmed bool)) {
 	p := n.peers[member]
 	if p == nil {
 		done(true)
 		return
 	}
-	req := n.invalidateRequest(keys)
 	ready := p.ready()
 	via := n.relays(member, n.exact())
 	var next func()
@@ -100,6 +105,13 @@ func (n *node) pass(p *peer, req request, done func(error)) {
 // invalidateRequest makes the request to drop keys, or with none the whole keyspace.
 func (n *node) invalidateRequest(keys []string) request {
 	return request{op: opInvalidate, keys: keys, all: len(keys) == 0, budget: 3 * int64(n.w.cfg.Bound)}
+}
+
+// tagsRequest makes the request to drop what has one of the tags (Node.tagsRequest).
+func (n *node) tagsRequest(tags []string) request {
+	req := n.invalidateRequest(nil)
+	req.tags = tags
+	return req
 }
 
 // ownVersions is what a process has set (a model: the root remembers nothing of a Set, R16).

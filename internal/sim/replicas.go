@@ -111,6 +111,7 @@ func (n *node) takeCopy(req *request, rep *reply, from *node) {
 		at = now
 	}
 	v := shard.Value{LoadedAt: at - req.age, Vouched: at, Soft: at + req.ttl, Hard: at + req.ttl, Version: req.version, Bytes: []byte(req.value)}
+	v.Mark = markOf(req.key).At(max(v.LoadedAt-1, 0))
 	if n.shard.Give(req.key, v, shard.Given{View: r.m.number, Kept: true}, now) {
 		n.w.copied++
 		n.w.note(req.key, "%s takes a copy of %s from %s", n.id, req.value, from.id)

@@ -22,6 +22,10 @@ type Rules struct {
 	Lag         bool // R11: what is loaded within the lag of an invalidation lives until that is over
 	Interest    bool // R14: grants are on record
 	OwnView     bool // R16
+	TagFetch    bool // R15: what was asked for before an invalidation of its tag becomes no near copy
+	TagFlights  bool // R15: nobody joins a flight from before an invalidation of a tag
+	OwnTags     bool // R16: for a tag
+	AckTwice    bool // R12: with AckAll everybody is told a second time, to drop what was fetched meanwhile
 	Waited      bool // R16: the age in an answer that was waited for counts from when it was given, not from when it came
 	Move        bool // a change of the ring drops what changed its owner
 
@@ -61,6 +65,7 @@ func Built() Rules {
 	return Rules{
 		Tokens: true, Split: true, JoinAge: true, Revoke: true, Install: true, Borrowed: true, NearLease: true, SentLease: true, Unlisted: true, Holes: true,
 		Incarnation: true, Forward: true, StandIns: true, StandInCap: true, StandInJoin: true, Owed: true, Lag: true, Interest: true,
+		TagFetch: true, TagFlights: true, OwnTags: true, AckTwice: true,
 		OwnView: true, Waited: true, Move: true, MoveNear: true, MoveGrants: true,
 		Doubt: true, Fence: true, Ended: true, Echo: true, Gained: true, CapLeases: true, Void: true,
 		Targets: true, Unequal: true, SetTargets: true, Replicas: true, Relay: true, Silent: true, CopyAge: true, Apart: true, CopyDoubt: true,

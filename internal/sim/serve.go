@@ -140,7 +140,7 @@ func (n *node) hit(rep *reply, v *shard.Value, seq uint64, near, now int64) {
 	rep.age = now - v.LoadedAt
 	rep.ttl = n.shard.FreshUntil(v) - now
 	rep.near = min(near, rep.ttl)
-	rep.version = v.Version
+	rep.version, rep.mark = v.Version, v.Mark
 	rep.value = string(v.Bytes)
 }
 
@@ -250,7 +250,7 @@ func (n *node) value(req *request, r route, now int64) shard.Value {
 	if n.capped(r, now) {
 		ttl = min(ttl, int64(n.w.cfg.Bound))
 	}
-	return shard.Value{LoadedAt: loaded, Version: req.version, Soft: loaded + ttl, Hard: loaded + ttl, Bytes: []byte(req.value)}
+	return shard.Value{LoadedAt: loaded, Version: req.version, Soft: loaded + ttl, Hard: loaded + ttl, Bytes: []byte(req.value), Mark: markOf(req.key)}
 }
 
 // set stores a value without a lease (keyspace.set).

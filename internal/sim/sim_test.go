@@ -36,6 +36,13 @@ func profiles() map[string]Config {
 
 	add("lag", Normal(), func(c *Config, _ *Faults) { c.Lag = 500 * time.Millisecond })
 
+	tagged := func(name string, c Config) {
+		add(name, c, func(c *Config, _ *Faults) { c.Keys, c.TagShare, c.AckAllShare = 24, 0.7, 0.3 })
+	}
+	tagged("tags", Normal())
+	add("tags of some", all["tags"], func(_ *Config, f *Faults) { f.Crash, f.Leave, f.Listed = false, false, true })
+	tagged("tags in stress", Stress())
+
 	replicated := func(name string, c Config) {
 		add(name, c, func(c *Config, _ *Faults) { c.Replicas, c.Keys = 2, 24 })
 	}
@@ -53,6 +60,17 @@ func profiles() map[string]Config {
 	}
 	only("overlap", func(c *Config, f *Faults) { f.SlowLoads, f.SlowLoad, c.Writes = 0.5, 3*time.Second, 20 })
 	only("overtake", func(c *Config, f *Faults) { f.TailShare, f.Tail, c.Writes = 0.3, 40*time.Millisecond, 40 })
+	only("tags overtake", func(c *Config, f *Faults) {
+		c.TagShare, c.AckAllShare, c.Writes, c.Duration = 1, 0.5, 20, time.Minute
+		f.TailShare, f.Tail, f.SlowLoads, f.SlowLoad = 0.3, 40*time.Millisecond, 0.5, time.Second
+	})
+	only("tags and islands", func(c *Config, f *Faults) {
+		c.TagShare, c.AckAllShare, f.Isolate, f.Listed, f.Cut = 0.9, 0.3, true, true, true
+	})
+	only("tags and copies", func(c *Config, f *Faults) {
+		c.Replicas, c.Keys, c.TagShare, c.AckAllShare = 2, 24, 0.9, 0.3
+		f.Crash, f.Leave, f.TailShare, f.Tail = true, true, 0.02, time.Second
+	})
 	only("detours", func(_ *Config, f *Faults) {
 		f.TailShare, f.Tail, f.SlowLoads, f.SlowLoad = 0.1, 200*time.Millisecond, 0.5, 5*time.Second
 	})

@@ -14,6 +14,11 @@ import (
 type telling struct {
 	n        *node
 	keys     []string // one, or none: the whole keyspace
+	tags     []string // in place of keys
+	owed     *invalidation.Owed
+	all      bool // everybody has to confirm (R12)
+	nearOnly bool // near copies have to go, and nothing else
+	silent   []string
 	began    int64
 	deadline int64
 	wide     bool
@@ -32,7 +37,63 @@ var errMoved = errors.New("the members changed")
 
 func (n *node) newTelling(keys []string, done func(*partialError)) *telling {
 	now := n.exact()
-	return &telling{n: n, keys: keys, began: now, deadline: now + int64(3*n.w.cfg.Bound+n.w.cfg.PeerTimeout), done: done}
+	return &telling{n: n, keys: keys, owed: n.owed, began: now, deadline: now + int64(3*n.w.cfg.Bound+n.w.cfg.PeerTimeout), done: done}
+}
+
+func (n *node) newTagTelling(t string, done func(*partialError)) *telling {
+	l := n.newTelling(nil, done)
+	l.tags, l.owed = []string{t}, n.owedTags
+	return l
+}
+
+// tell tells all who have to hear of it, with AckAll everybody, and twice (keyspace.tell, R12).
+func (t *telling) tell(ackAll bool) {
+	t.all = ackAll
+	if !ackAll {
+		t.run()
+		return
+	}
+	done := t.done
+	t.done = func(err *partialError) {
+		if err != nil || !t.n.w.cfg.Rules.AckTwice {
+			done(err)
+			return
+		}
+		again := t.n.newTelling(t.keys, nil)
+		again.tags, again.owed, again.began, again.all, again.silent, again.nearOnly = t.tags, t.owed, t.began, true, t.silent, true
+		again.done = func(err *partialError) {
+			left := t.began + int64(invalidation.Life(t.n.w.cfg.Bound)) - t.n.exact()
+			if err != nil || len(again.silent) == 0 || left <= 0 {
+				done(err)
+				return
+			}
+			t.n.after(time.Duration(left), func() { done(nil) })
+		}
+		again.run()
+	}
+	t.run()
+}
+
+// request makes the request that tells it (telling.request).
+func (t *telling) request() request {
+	req := t.n.invalidateRequest(t.keys)
+	req.tags, req.copies = t.tags, t.nearOnly
+	return req
+}
+
+// what is what a member may owe.
+func (t *telling) what() []string {
+	if len(t.tags) > 0 {
+		return t.tags
+	}
+	return t.keys
+}
+
+// passOver notes that a member that is gone was not told (telling.passOver).
+func (t *telling) passOver(id string) {
+	if p := t.n.peers[id]; p != nil && !p.leaving {
+		t.silent = append(t.silent, id)
+	}
 }
 
 // run tells everybody who has to hear of it (telling.run).
@@ -62,11 +123,13 @@ func (t *telling) round(m *members, then func()) {
 		case slices.Contains(t.asked, target), target.ID == t.but:
 			continue
 		case target.ID != n.id && n.gone(target.ID, now):
+			t.passOver(target.ID)
 			continue
 		}
 		t.asked = append(t.asked, target)
 		if target.ID == n.id {
-			n.dropKeys(t.keys)
+			req := t.request()
+			n.obey(&req)
 			continue
 		}
 		pending++
@@ -80,11 +143,12 @@ func (t *telling) targets(m *members, now int64) []membership.Target {
 	n, rules := t.n, &t.n.w.cfg.Rules
 	t.wide = n.wide(now)
 	var all []membership.Target
-	if t.wide || len(t.keys) == 0 {
+	everybody := t.all || len(t.keys) == 0
+	if t.wide || everybody {
 		cut := n.cutOff(now) != nil
 		all = append(all, membership.Target{ID: n.id, Counts: true})
 		for _, id := range n.others() {
-			if cut || len(t.keys) == 0 || n.peers[id].connected() {
+			if cut || everybody || n.peers[id].connected() {
 				all = append(all, membership.Target{ID: id, Counts: true})
 			}
 		}
@@ -121,7 +185,7 @@ func (t *telling) ask(target membership.Target, end func()) {
 	n := t.n
 	confirmed := t.until(func(err error) {
 		if err != nil && target.Counts {
-			round := n.owed.Owe(target.ID, t.keys, n.exact()+int64(n.w.cfg.TTL))
+			round := t.owed.Owe(target.ID, t.what(), n.exact()+int64(n.w.cfg.TTL))
 			t.open = append(t.open, errand{member: target.ID, round: round})
 		}
 		end()
@@ -136,7 +200,7 @@ func (t *telling) ask(target membership.Target, end func()) {
 			confirmed(errDown)
 			return
 		}
-		req := n.invalidateRequest(t.keys)
+		req := t.request()
 		req.forwarded = !target.Counts
 		n.pass(p, req, confirmed)
 	})
@@ -162,7 +226,13 @@ func (t *telling) wait(m *members) {
 	if len(t.open) > 0 {
 		n.repay(now)
 	}
-	t.open = slices.DeleteFunc(t.open, func(e errand) bool { return n.owed.Settled(e.member, e.round) })
+	t.open = slices.DeleteFunc(t.open, func(e errand) bool {
+		settled := t.owed.Settled(e.member, e.round)
+		if settled && n.gone(e.member, now) {
+			t.passOver(e.member)
+		}
+		return settled
+	})
 	cut := n.cutOff(now)
 	over := now >= t.deadline
 	switch {

@@ -57,23 +57,71 @@ func (w *world) writeAnywhere() {
 	if n == nil || n.dead || n.paused || n.draining || !n.members.known {
 		return
 	}
-	key := w.anyKey()
-	version := w.origin.write(key)
-	w.note(key, "%s commits version %d", n.id, version)
-	all := w.chance(w.cfg.AllShare)
-	set := !all && hasVersion(key)
-	n.after(time.Duration(w.exp(int64(time.Millisecond))), func() {
-		switch {
-		case all:
-			w.invalidateAll(n)
-		case set:
-			began := w.checker.begins(key)
-			n.setKey(key, valueOf(key, version), uint64(version)+1, func(err *partialError) { w.returned(n, key, version, began, err) })
-		default:
-			began := w.checker.begins(key)
-			n.invalidate(key, func(err *partialError) { w.returned(n, key, version, began, err) })
+	key, tell := w.anyKey(), n.tellKey
+	written := []string{key}
+	switch {
+	case w.chance(w.cfg.AllShare):
+		tell = n.tellAll
+	case w.chance(w.cfg.TagShare):
+		tell, written = n.tellTag, w.tagged(tagOf(key))
+	case hasVersion(key):
+		tell = n.tellSet
+	}
+	for _, k := range written {
+		w.note(k, "%s commits version %d", n.id, w.origin.write(k))
+	}
+	version := w.origin.version(key)
+	n.after(time.Duration(w.exp(int64(time.Millisecond))), func() { tell(key, version) })
+}
+
+// tagged returns the keys whose values have a tag.
+func (w *world) tagged(t string) (keys []string) {
+	for _, k := range w.keys {
+		if tagOf(k) == t {
+			keys = append(keys, k)
 		}
-	})
+	}
+	return keys
+}
+
+// The ways to tell the cache of a write to key.
+
+func (n *node) tellSet(key string, version int) {
+	began := n.w.now
+	n.w.checker.begins(key)
+	n.setKey(key, valueOf(key, version), uint64(version)+1, func(err *partialError) { n.w.returned(n, key, version, began, err) })
+}
+
+func (n *node) tellKey(key string, _ int) {
+	ackAll := n.w.chance(n.w.cfg.AckAllShare)
+	n.invalidate(key, ackAll, n.w.judge(n, ackAll, key))
+}
+
+func (n *node) tellTag(key string, _ int) {
+	t, ackAll := tagOf(key), n.w.chance(n.w.cfg.AckAllShare)
+	n.invalidateTag(t, ackAll, n.w.judge(n, ackAll, n.w.tagged(t)...))
+}
+
+func (n *node) tellAll(string, int) {
+	n.invalidateAll(n.w.judge(n, false, n.w.keys...))
+}
+
+// judge notes that the newest versions of keys are being invalidated. It returns what is to be called when that has returned.
+func (w *world) judge(n *node, ackAll bool, keys ...string) func(*partialError) {
+	began, versions := w.now, make([]int, len(keys))
+	for i, k := range keys {
+		versions[i] = w.origin.version(k)
+		w.checker.begins(k)
+		w.note(k, "%s invalidates version %d", n.id, versions[i])
+	}
+	return func(err *partialError) {
+		for i, k := range keys {
+			w.returned(n, k, versions[i], began, err)
+			if ackAll && err == nil {
+				w.checker.acked(k, versions[i], began)
+			}
+		}
+	}
 }
 
 func (w *world) returned(n *node, key string, version int, began int64, err *partialError) {
@@ -83,19 +131,4 @@ func (w *world) returned(n *node, key string, version int, began int64, err *par
 		w.note(key, "%s: invalidation of version %d returns nil", n.id, version)
 	}
 	w.checker.ended(n, key, version, began, err)
-}
-
-func (w *world) invalidateAll(n *node) {
-	versions := make([]int, len(w.keys))
-	for i, k := range w.keys {
-		versions[i] = w.origin.version(k)
-		w.checker.begins(k)
-	}
-	began := w.now
-	w.note("", "%s invalidates all", n.id)
-	n.invalidateAll(func(err *partialError) {
-		for i, k := range w.keys {
-			w.returned(n, k, versions[i], began, err)
-		}
-	})
 }

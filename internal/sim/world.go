@@ -26,6 +26,7 @@ type world struct {
 	quiet   bool // writes and faults are over
 	calmAt  int64
 	healthy bool // nothing fails in this run
+	moving  bool // members come and go
 	busy    int  // faults under way
 
 	nearHits int
@@ -68,7 +69,7 @@ func Trace(cfg Config, seed uint64, key string) []string {
 
 func newWorld(cfg Config, seed uint64) *world {
 	w := &world{engine: newEngine(seed), cfg: cfg, left: make(map[string]bool)}
-	w.healthy = cfg.Faults.none()
+	w.healthy, w.moving = cfg.Faults.none(), cfg.Faults.move()
 	w.now = int64(time.Hour) // incarnations are times
 	for i := range cfg.Keys {
 		w.keys = append(w.keys, fmt.Sprintf("k%02d", i))
@@ -102,7 +103,7 @@ func simulate(w *world, seed uint64) Result {
 	w.checker.finished()
 	c := w.checker
 	return Result{
-		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Copied: w.copied, Loads: w.origin.loads, Failed: c.failed, Acked: c.acked, Partial: c.partial,
+		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Copied: w.copied, Loads: w.origin.loads, Failed: c.failed, Acked: c.confirmed, Partial: c.partial,
 		Backwards: c.backwards, Worst: time.Duration(c.worst), WorstPartial: time.Duration(c.worstPartial), Longest: time.Duration(c.longest),
 		Violations: c.violations, Count: c.count, Log: w.log,
 	}
