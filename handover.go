@@ -255,8 +255,6 @@ func (ks *keyspace) takeOver(s *transport.Session, req *transport.Request, rep *
 	if req.Flags&transport.FlagTagged != 0 {
 		v.Mark = tag.Of(unpackTags(req.Tags))
 	}
-	// Positions are times, and this member's: what has been invalidated since the load began ends it, although its owner may not know that yet.
-	v.Mark = v.Mark.At(max(v.LoadedAt-1, 0))
 	if !v.Absent {
 		v.Bytes = req.Value
 	}

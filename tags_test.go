@@ -184,6 +184,58 @@ func TestACopyTakenBeforeTheOwnerIsToldOfATag(t *testing.T) {
 	})
 }
 
+// A new owner that has been told of a tag does not take over what the former owner, which has not been told yet, still holds (R10b).
+func TestAPeekBeforeTheFormerOwnerIsToldOfATag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3, testcluster.PeerTimeout(2*time.Second))
+		db := newDatabase(func() time.Duration { return 0 })
+		cfg := nearcache.Config[int]{Load: db.load, TagsOf: func(string, int) []string { return []string{"tag"} }}
+		caches := open(t, c, "ks", cfg)
+		former := make(map[string]string)
+		for i := range 100 {
+			key := fmt.Sprint("key-", i)
+			db.write(key, 1)
+			former[key] = c.Nodes[0].Owner("ks", key).ID
+			wantEverywhere(t, "before", caches[:1], key, 1)
+		}
+		c.Nodes = append(c.Nodes, c.Start(3))
+		newcomer, err := nearcache.New(c.Nodes[3], "ks", cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.List.Set(c.Members()...)
+		c.Ready()
+		time.Sleep(2 * time.Second)
+		tested := 0
+		for key, owner := range former {
+			if c.Nodes[0].Owner("ks", key).ID != "n3" || owner == "n0" {
+				continue
+			}
+			tested++
+			slow := int(owner[1] - '0')
+			c.Network.Delay(testcluster.Host(0), testcluster.Host(slow), 40*time.Millisecond)
+			var wg sync.WaitGroup
+			db.write(key, 2)
+			wg.Go(func() {
+				if err := caches[0].InvalidateTag(t.Context(), "tag"); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(20 * time.Millisecond)
+			if _, err := newcomer.Get(t.Context(), key); err != nil {
+				t.Error(err)
+			}
+			wg.Wait()
+			c.Network.Delay(testcluster.Host(0), testcluster.Host(slow), 0)
+			synctest.Wait()
+			wantEverywhere(t, "afterwards", []*nearcache.Cache[int]{newcomer}, key, 2)
+		}
+		if tested < 5 {
+			t.Errorf("only %d keys moved: this has tested nothing", tested)
+		}
+	})
+}
+
 // Neither a stand-in nor a node that loads alone has an old value for those who come after the invalidation of its tag.
 func TestTagsAtStandInsAndAlone(t *testing.T) {
 	for _, nodes := range []int{3, 2} { // of two nodes the one that is left has nobody to ask

@@ -151,8 +151,8 @@ func (s *Shard) Hottest(maxBytes int64) (keys []string) {
 	return keys
 }
 
-// Missed tells whether v is older than an invalidation of key that this member has heard of, or may be: a value that comes from another
-// member without a lease from this one has to be asked for, under whatever protects it from the next invalidation.
+// Missed tells whether v is older than an invalidation of key, or of one of its tags, that this member has heard of, or may be: a value that
+// comes from another member without a lease from this one has to be asked for, under whatever protects it from the next invalidation.
 func (s *Shard) Missed(key string, v *Value) bool {
 	tx := s.store.Begin(key)
 	defer tx.End()
@@ -160,6 +160,9 @@ func (s *Shard) Missed(key string, v *Value) bool {
 }
 
 func (t *table) missed(key string, v *Value) bool {
+	if mark := v.markElsewhere(); !t.s.tags.Alive(&mark) {
+		return true
+	}
 	tomb, ok := t.tombs.Peek(key)
 	if !ok {
 		tomb = tombstone{at: t.floor, loose: t.floor}
@@ -185,6 +188,7 @@ func (s *Shard) Give(key string, v Value, g Given, now int64) bool {
 	tx := s.store.Begin(key)
 	defer tx.End()
 	t := &s.tables[tx.Shard()]
+	v.Mark = v.markElsewhere()
 	if g.View < t.view || now >= v.Hard || t.missed(key, &v) || s.held(key) {
 		return false
 	}

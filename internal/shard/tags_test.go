@@ -97,3 +97,36 @@ func TestLagOfInvalidatedTag(t *testing.T) {
 		wantValue(t, s, key, 110, want)
 	}
 }
+
+// What comes from another member began to be loaded elsewhere, maybe before its tag was invalidated here, although that one does not know of that
+// yet (R10b, R15).
+func TestWhatOthersHeldIsOlderThanATag(t *testing.T) {
+	s := newTest(Config{})
+	s.InvalidateTags([]uint64{1}, 100)
+	tests := []struct {
+		name string
+		v    Value
+		want bool // it is missed
+	}{
+		{"loaded before", tagged("v", 99, 1, 2), true},
+		{"loaded then", tagged("v", 100, 1), true},
+		{"loaded after", tagged("v", 101, 1), false},
+		{"another tag", tagged("v", 99, 2), false},
+		{"no tags", tagged("v", 99), false},
+		{"tags that are not known", text("v", 99), true},
+	}
+	for _, tt := range tests {
+		if got := s.Missed("k", &tt.v); got != tt.want {
+			t.Errorf("%s: Missed is %v", tt.name, got)
+		}
+		for _, g := range []Given{{Kept: true}, {Until: second}} {
+			if got := s.Give(tt.name, tt.v, g, 102); got == tt.want {
+				t.Errorf("%s: Give %+v is %v", tt.name, g, got)
+			}
+			s.Invalidate(tt.name, 0, 1)
+		}
+	}
+	s.Give("later", tagged("v", 101, 1), Given{Kept: true}, 102)
+	s.InvalidateTags([]uint64{1}, 103)
+	wantValue(t, s, "later", 104, "nothing")
+}

@@ -30,6 +30,10 @@ func (v *Value) beganBy(at int64) {
 	}
 }
 
+// markElsewhere is the mark of a value that another member held until now. Positions are times, and this member's: what was invalidated here
+// since the load began ends it, although the other one may not know that yet.
+func (v *Value) markElsewhere() tag.Mark { return v.Mark.At(max(v.LoadedAt-1, 0)) }
+
 // Lasts tells whether v may be a stale copy once its lifetime is over, here and elsewhere.
 func (v *Value) Lasts() bool { return v.Hard > v.Soft && !v.Inherits }
 
