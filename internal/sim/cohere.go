@@ -68,7 +68,9 @@ func (f *followed) apply(n *node, a invalidation.Action) bool {
 	if a.Ignore {
 		return false
 	}
-	f.source.Incarnation.Store(a.State.Incarnation)
+	if before := f.source.Incarnation.Swap(a.State.Incarnation); before != 0 && before != a.State.Incarnation {
+		f.restarted = n.exact()
+	}
 	if a.Kill != invalidation.CauseNone && (f.rules.Holes || a.Kill == invalidation.CauseRestart) {
 		f.source.Gen.Store(a.State.Gen)
 		n.missed()

@@ -11,6 +11,7 @@ type Config struct {
 	LoadTimeout, LoadQueueTime time.Duration
 	PeerTimeout                time.Duration
 	Lag                        time.Duration // a load reads what the origin had up to so long ago
+	HandOver                   bool          // who leaves, or loses keys to a newcomer, hands over what it owned, and new owners peek
 	Replicas                   int           // members that keep a key, its owner included; 0 means 1
 
 	Reads, Writes float64 // a second, of the whole cluster

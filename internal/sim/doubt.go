@@ -66,6 +66,7 @@ func (n *node) tickDoubt(now int64) {
 		if p == nil {
 			continue
 		}
+		p.left() // is noted
 		leases = append(leases, p.source.LeaseUntil.Load())
 	}
 	differs := n.differs(now)

@@ -221,9 +221,15 @@ func (w *world) leave(i int) {
 	closes := w.chance(0.5)
 	w.note("", "LEAVE %s closes %v", n.id, closes)
 	w.left[n.id] = true
-	w.announce(i, false, nil)
+	first := closes && w.cfg.HandOver && w.chance(0.7) // as processes do that are asked to stop: discovery hears of it afterwards
+	if first {
+		n.drain()
+		w.after(w.between(0, 4*int64(w.cfg.Bound)), func() { w.announce(i, false, nil) })
+	} else {
+		w.announce(i, false, nil)
+	}
 	back := 5*int64(w.cfg.Bound) + w.between(0, int64(4*time.Second))
-	if closes {
+	if closes && !first {
 		w.after(w.between(0, 5*int64(w.cfg.Bound)), func() { n.event(n.drain) })
 	}
 	w.during(back+5*int64(w.cfg.Bound), func() {})

@@ -129,18 +129,22 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	}
 	n.obey(req)
 	m := n.members
-	same := req.view == m.Ring.Fingerprint() && !req.relayed
-	if req.all || same || !m.known || req.forwarded || req.copies || !n.w.cfg.Rules.Forward {
+	by, forwarded := m.Ring, req.forwarded
+	if n.heirs != nil && n.w.cfg.Rules.Heirs {
+		by, forwarded = n.heirs, false
+	}
+	same := req.view == by.Fingerprint() && !req.relayed
+	if req.all || !m.known || forwarded || req.copies || !n.w.cfg.Rules.Forward {
 		return true
 	}
 	var owners []string
 	parts := make(map[string][]string)
 	for _, k := range req.keys {
-		for _, o := range m.Ring.Prefer(nil, ring.Hash(keyspaceName, k), n.copies()) {
-			if o == m.Self {
+		for _, o := range by.Prefer(nil, ring.Hash(keyspaceName, k), n.copies()) {
+			id := by.Members()[o].ID
+			if id == n.id || same && !n.isBack(id) {
 				continue
 			}
-			id := m.Members[o].ID
 			if parts[id] == nil {
 				owners = append(owners, id)
 			}
@@ -156,6 +160,12 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 		}
 	})
 	return false
+}
+
+// isBack tells whether a member is in another life than a window ago (Node.isBack).
+func (n *node) isBack(id string) bool {
+	p := n.peers[id]
+	return p != nil && n.w.cfg.HandOver && p.restarted != 0 && n.exact()-p.restarted < int64(n.window())
 }
 
 // forward passes keys on to the member that owns them by this node's ring (Node.forward).

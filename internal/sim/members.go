@@ -22,11 +22,12 @@ type members struct {
 
 // followed is what a node knows of a member's log.
 type followed struct {
-	source   *near.Source
-	follower invalidation.Follower
-	rules    *Rules
-	trouble  int64  // when it last did not answer; 0: never
-	view     uint64 // of its last message on the coherence stream
+	source    *near.Source
+	follower  invalidation.Follower
+	rules     *Rules
+	restarted int64  // when another life of it was heard first; 0: never
+	trouble   int64  // when it last did not answer; 0: never
+	view      uint64 // of its last message on the coherence stream
 }
 
 // troubled tells whether the member did not answer within W.
@@ -45,7 +46,7 @@ func (n *node) followed(id string) *followed {
 
 // setMembers follows the discovery (Node.update).
 func (n *node) setMembers(list []peers.Member, number int) {
-	if number <= n.listed {
+	if number <= n.listed || n.heirs != nil {
 		return
 	}
 	n.listed = number
@@ -149,14 +150,10 @@ func (n *node) closePeer(p *peer) {
 // moved follows a change of the ring (keyspace.moved).
 func (n *node) moved(before, after *members) {
 	if before != nil {
-		fate := func(key string) shard.Fate {
-			h := ring.Hash(keyspaceName, key)
-			if n.w.cfg.Rules.Move && (!n.keeps(before, h) || !n.keeps(after, h)) {
-				return shard.Changed
-			}
-			return shard.Stays
-		}
-		n.carryOut(sorted(n.shard.Move(shard.Change{View: after.number, Fate: fate})))
+		n.carryOut(sorted(n.shard.Move(shard.Change{
+			View: after.number, Now: n.exact(), Until: n.exact() + int64(n.window()),
+			Fate: func(key string) shard.Fate { return n.fate(before, after, ring.Hash(keyspaceName, key)) },
+		})))
 		if n.w.cfg.Rules.MoveGrants {
 			n.log.Reset()
 			n.wake()
@@ -213,6 +210,16 @@ func (n *node) reachable(p *peer, then func(bool)) {
 	default:
 		n.after(5*time.Millisecond, func() { n.reachable(p, then) })
 	}
+}
+
+// left tells whether the member stops, or did within the last window (peer.left).
+func (p *peer) left() bool {
+	now := p.n.exact()
+	if p.leaving {
+		p.leaves = now
+		return true
+	}
+	return p.leaves != 0 && now-p.leaves < int64(p.n.window())
 }
 
 // unanswered notes that a peer did not answer (keyspace.unanswered).

@@ -18,8 +18,9 @@ const (
 	opSet
 	opInvalidate
 	opHold
-	opPermit // to give copies
-	opCopy
+	opPeek
+	opPermit // to hand over
+	opHandOver
 )
 
 type status int
@@ -34,6 +35,7 @@ const (
 	statusRejected
 	statusStored
 	statusNotStored
+	statusMiss
 	statusOK
 	statusUnconfirmed // an Invalidate that could not be passed on
 )
@@ -46,6 +48,7 @@ type request struct {
 	standIn, fresh     bool // flags of a Get
 	forwarded, relayed bool // flags of an Invalidate
 	copies             bool // the same: near copies only
+	replica            bool // flag of a hand over: of copies
 	near, life, budget int64
 	token              shard.Token
 	value              string
@@ -65,6 +68,7 @@ type reply struct {
 	value            string
 	version          uint64
 	mark             tag.Mark
+	vouched          bool // of a peek
 	token            shard.Token
 	failure          error
 	frame            frame

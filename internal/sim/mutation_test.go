@@ -48,8 +48,13 @@ func mutations() map[string]mutation {
 		"CapLeases":   {"aged", 1, 6},
 		"Unequal":     {"moves", 5, 1},
 		"Replicas":    {"crashes", 1, 1},
-		"CopyAge":     {"crashes", 1, 1},
-		"Apart":       {"copied late", 210, 1},
+		"CopyAge":     {"tags and copies", 5, 1},
+		"Targets":     {"heirs overtake", 5, 1},
+		"Echo":        {"heirs leave", 1, 1},
+		"PeekAge":     {"heirs overtake", 31, 1},
+		"Vouch":       {"heirs in stress", 1, 1},
+		"Missed":      {"heirs and tags", 62, 1},
+		"Heirs":       {"heirs overtake", 10, 1},
 		"SetTargets":  {"moves", 13, 1},
 		"OwnSet":      {"stress", 1, 4},
 	}
@@ -57,7 +62,7 @@ func mutations() map[string]mutation {
 
 // overlapping are switches that no run among hundreds showed necessary while all others are in force. docs/protocol.md says why they stay.
 func overlapping() []string {
-	return []string{"Revoke", "Forward", "StandIns", "StandInJoin", "Gained", "Void", "Targets", "Relay", "Silent", "Borrowed", "Unlisted", "Echo", "CopyDoubt"}
+	return []string{"Revoke", "Forward", "StandIns", "StandInJoin", "Gained", "Void", "Relay", "Silent", "Borrowed", "Unlisted", "CopyDoubt", "Apart"}
 }
 
 // switchOff turns a field of rules off.

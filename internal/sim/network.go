@@ -229,9 +229,10 @@ type peer struct {
 	heard   int64 // an answer to what was sent then came in time
 	*followed
 
-	closed   bool // not a member any more
-	leaving  bool // it has said that it stops
-	breaker  bool // open
+	closed   bool  // not a member any more
+	leaving  bool  // it has said that it stops
+	leaves   int64 // when it last said so; 0: never
+	breaker  bool  // open
 	openedAt int64
 	dialling bool
 }

@@ -58,6 +58,8 @@ type node struct {
 	ownTags  *invalidation.OwnTags
 	ownSets  ownVersions
 	uncopied map[string]bool // what replicas lack
+	heirs    *ring.Ring      // by which others own what this node owns, as it leaves; nil: it does not
+	passes   int64           // when it may pass on again
 
 	differSince int64 // 0: they do not
 	apart       bool
@@ -139,7 +141,7 @@ func (n *node) soon(f func()) { n.after(time.Microsecond, f) }
 // tick looks after what ends by itself (Node.tick).
 func (n *node) tick() {
 	now := n.exact()
-	if n.table.Tick(now) {
+	if n.heirs == nil && n.table.Tick(now) {
 		n.become(n.table.View(), true)
 	}
 	n.tickApart(now)
@@ -152,6 +154,9 @@ func (n *node) tick() {
 	n.own.Tick(now)
 	n.ownTags.Tick(now)
 	n.repay(now)
+	if n.w.cfg.HandOver {
+		n.passOn(now)
+	}
 	n.passCopies(now)
 	n.after(tick, n.tick)
 }
@@ -173,6 +178,10 @@ func (n *node) wake() {
 
 // drain says that the process stops, and a moment later it does (Node.close).
 func (n *node) drain() {
+	n.leave(n.stop)
+}
+
+func (n *node) stop() {
 	n.draining = true
 	n.log.Reset()
 	n.wake()

@@ -57,7 +57,7 @@ func (n *node) passCopies(now int64) {
 		if len(keys) == 0 {
 			continue
 		}
-		p.start(request{op: opPermit}, func(rep *reply, err error) {
+		p.start(request{op: opPermit, replica: true}, func(rep *reply, err error) {
 			if err == nil && rep.status == statusOK {
 				n.giveCopies(p, keys, rep.token)
 			}
@@ -75,9 +75,8 @@ func (n *node) giveCopies(p *peer, keys []string, permit shard.Token) {
 			continue
 		}
 		delete(n.uncopied, key)
-		req := request{
-			op: opCopy, key: key, token: permit, value: string(v.Bytes), version: v.Version, age: at - v.LoadedAt, ttl: n.shard.FreshUntil(v) - at,
-		}
+		req := n.copyOf(key, v, permit, at)
+		req.replica = true
 		p.start(req, func(_ *reply, err error) {
 			if err != nil {
 				n.uncopied[key] = true
@@ -86,35 +85,8 @@ func (n *node) giveCopies(p *peer, keys []string, permit shard.Token) {
 	}
 }
 
-// permit lets a member give copies (Node.permitHandOver).
-func (n *node) permit(rep *reply) {
-	rep.status = statusBusy
-	if now := n.exact(); !n.standing.tenure.CappedAt(now) || !n.w.cfg.Rules.CopyDoubt {
-		rep.status, rep.token = statusOK, shard.Token{Incarnation: n.incarnation, Number: uint64(now)}
-	}
-}
-
-// takeCopy takes a copy from the owner of its key (keyspace.takeCopy).
-func (n *node) takeCopy(req *request, rep *reply, from *node) {
-	now, r := n.exact(), n.route(req.key)
-	at := int64(req.token.Number)
-	rep.status = statusNotStored
-	i := n.members.Ring.Index(from.id)
-	if req.token.Incarnation != n.incarnation || now-at > int64(n.window()) || i < 0 || i != r.owner || !n.keeps(r.m, r.hash) {
-		return
-	}
+// takesCopy tells whether this node can take a copy of a key that it keeps (keyspace.takesCopy).
+func (n *node) takesCopy(req *request, r route, now int64) bool {
 	sure := req.view == r.m.Ring.Fingerprint() && !n.standing.tenure.CappedAt(now) && !n.gained(r, now)
-	if !sure && n.w.cfg.Rules.CopyDoubt {
-		return
-	}
-	if !n.w.cfg.Rules.CopyAge {
-		at = now
-	}
-	v := shard.Value{LoadedAt: at - req.age, Vouched: at, Soft: at + req.ttl, Hard: at + req.ttl, Version: req.version, Bytes: []byte(req.value)}
-	v.Mark = markOf(req.key).At(max(v.LoadedAt-1, 0))
-	if n.shard.Give(req.key, v, shard.Given{View: r.m.number, Kept: true}, now) {
-		n.w.copied++
-		n.w.note(req.key, "%s takes a copy of %s from %s", n.id, req.value, from.id)
-		rep.status = statusStored
-	}
+	return sure || !n.w.cfg.Rules.CopyDoubt
 }

@@ -46,6 +46,10 @@ type Rules struct {
 	Replicas   bool // R8: replicas are told, and have to confirm
 	CopyAge    bool // R10: the age of a copy counts from before it was read
 	CopyDoubt  bool // R10: who is in doubt, or may not be told, takes no copies
+	PeekAge    bool // R10b: the age of what a peek brings counts from when that was sent
+	Vouch      bool // R10b: what the former owner does not vouch for lives a Bound
+	Missed     bool // R10b: what is older than an invalidation that this member has heard of is not inherited
+	Heirs      bool // R10b: the heirs of who leaves are told
 	Apart      bool // R10: copies end when members differ in their rings for long
 
 	// Models of rules that are to be built. The seam is where each is asked for.
@@ -68,6 +72,6 @@ func Built() Rules {
 		TagFetch: true, TagFlights: true, OwnTags: true, AckTwice: true,
 		OwnView: true, Waited: true, Move: true, MoveNear: true, MoveGrants: true,
 		Doubt: true, Fence: true, Ended: true, Echo: true, Gained: true, CapLeases: true, Void: true,
-		Targets: true, Unequal: true, SetTargets: true, Replicas: true, Relay: true, Silent: true, CopyAge: true, Apart: true, CopyDoubt: true,
+		Targets: true, Unequal: true, SetTargets: true, Replicas: true, Relay: true, Silent: true, PeekAge: true, Vouch: true, Missed: true, Heirs: true, CopyAge: true, Apart: true, CopyDoubt: true,
 	}
 }

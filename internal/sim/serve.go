@@ -66,7 +66,7 @@ func (a *localAsker) answer(rep *reply) {
 // serve answers a request of a peer, or returns false: the answer follows (Node.Serve).
 func (n *node) serve(l *call, rep *reply) bool {
 	req := &l.req
-	if n.draining && (req.op == opGet || req.op == opSet) {
+	if n.draining && (req.op == opGet || req.op == opPeek || req.op == opSet) {
 		rep.status = statusNotOwner
 		return true
 	}
@@ -100,9 +100,11 @@ func (n *node) answer(req *request, rep *reply, asker *remoteAsker) {
 	case opSet:
 		n.set(req, rep)
 	case opPermit:
-		n.permit(rep)
-	case opCopy:
-		n.takeCopy(req, rep, asker.l.c.from)
+		n.permit(req, rep)
+	case opPeek:
+		n.peekFormer(asker.l, rep)
+	case opHandOver:
+		n.takeOver(req, rep, asker.l.c.from)
 	default:
 		rep.status = statusOK
 	}
@@ -110,9 +112,14 @@ func (n *node) answer(req *request, rep *reply, asker *remoteAsker) {
 
 // resident answers a Get from the shard (keyspace.resident).
 func (n *node) resident(req *request, rep *reply, r route, remote bool) bool {
-	if !r.owns() && !req.standIn {
-		rep.status = statusNotOwner
-		return true
+	if !r.owns() {
+		if n.heirloom(req, rep, r, remote) {
+			return true
+		}
+		if !req.standIn && !n.inherits(r) {
+			rep.status = statusNotOwner
+			return true
+		}
 	}
 	if req.fresh {
 		return false
@@ -140,6 +147,9 @@ func (n *node) hit(rep *reply, v *shard.Value, seq uint64, near, now int64) {
 	rep.age = now - v.LoadedAt
 	rep.ttl = n.shard.FreshUntil(v) - now
 	rep.near = min(near, rep.ttl)
+	if v.Vouched != 0 && n.standing.tenure.CappedAt(now) {
+		rep.near = min(rep.near, int64(n.w.cfg.Bound))
+	}
 	rep.version, rep.mark = v.Version, v.Mark
 	rep.value = string(v.Bytes)
 }
@@ -157,6 +167,9 @@ func (n *node) acquire(req *request, rep *reply, a asker) bool {
 	}
 	ask := shard.Ask{
 		Holder: a.holder(), Waiter: a, Life: req.life, Until: now + req.budget, Fresh: req.fresh, View: r.m.number,
+	}
+	if !ask.Fresh {
+		n.inherit(r, req.key, now)
 	}
 	res := n.shard.Acquire(req.key, ask, now)
 	if res.Kind == shard.Waiting {
@@ -257,7 +270,7 @@ func (n *node) value(req *request, r route, now int64) shard.Value {
 func (n *node) set(req *request, rep *reply) {
 	now := n.exact()
 	r := n.route(req.key)
-	if !r.owns() {
+	if !r.owns() || n.heirs != nil {
 		rep.status = statusNotOwner
 		return
 	}

@@ -43,6 +43,13 @@ func profiles() map[string]Config {
 	add("tags of some", all["tags"], func(_ *Config, f *Faults) { f.Crash, f.Leave, f.Listed = false, false, true })
 	tagged("tags in stress", Stress())
 
+	handing := func(name string, c Config) {
+		add(name, c, func(c *Config, _ *Faults) { c.HandOver, c.Keys = true, 24 })
+	}
+	handing("heirs", Normal())
+	handing("heirs in stress", Stress())
+	handing("heirs late", all["late"])
+
 	replicated := func(name string, c Config) {
 		add(name, c, func(c *Config, _ *Faults) { c.Replicas, c.Keys = 2, 24 })
 	}
@@ -100,6 +107,27 @@ func profiles() map[string]Config {
 		c.Replicas, c.Writes, c.Duration = 2, 20, time.Minute
 		f.Leave, f.Isolate, f.SlowView, f.SlowFor, f.TailShare, f.Tail = true, true, 0.3, 20*time.Second, 0.02, time.Second
 	})
+	only("heirs move", func(c *Config, f *Faults) {
+		c.HandOver, c.Keys, c.Writes, c.Duration = true, 24, 20, time.Minute
+		f.Leave, f.SlowView, f.SlowFor, f.TailShare, f.Tail = true, 0.3, 20*time.Second, 0.02, time.Second
+	})
+	only("heirs leave", func(c *Config, f *Faults) {
+		c.HandOver, c.Keys, c.Reads, c.TagShare, c.AckAllShare = true, 60, 1000, 0.2, 0.2
+		f.Leave, f.TailShare, f.Tail, f.Every = true, 0.05, 300*time.Millisecond, time.Second
+	})
+	only("heirs overtake", func(c *Config, f *Faults) {
+		c.HandOver, c.Keys, c.Reads, c.Writes, c.NearTTL, c.Duration = true, 40, 1500, 60, 10*time.Millisecond, time.Minute
+		f.Leave, f.TailShare, f.Tail, f.Every = true, 0.3, 45*time.Millisecond, time.Second
+	})
+	only("heirs and tags", func(c *Config, f *Faults) {
+		c.HandOver, c.TagShare, c.Keys, c.Writes, c.NearTTL = true, 1, 40, 2, 10*time.Millisecond
+		f.Leave, f.TailShare, f.Tail, f.Every = true, 0.3, 45*time.Millisecond, time.Second
+		f.Learn = 500 * time.Millisecond
+	})
+	only("heirs and copies", func(c *Config, f *Faults) {
+		c.HandOver, c.Replicas, c.Keys, c.Writes = true, 2, 24, 20
+		f.Leave, f.Crash, f.Cut, f.TailShare, f.Tail = true, true, true, 0.02, time.Second
+	})
 	only("pauses", func(_ *Config, f *Faults) { f.Pause = true })
 	for name, c := range all {
 		c.Rules = Complete()
@@ -110,12 +138,12 @@ func profiles() map[string]Config {
 
 // sum adds up results.
 type sum struct {
-	runs, failing                      int
-	reads, near, loads, failed, beyond int
-	acked, partial, backwards, copied  int
-	worst, worstPartial, longest       time.Duration
-	firstBad                           Result
-	kinds                              map[string]int
+	runs, failing                                int
+	reads, near, loads, failed, beyond           int
+	acked, partial, backwards, copied, inherited int
+	worst, worstPartial, longest                 time.Duration
+	firstBad                                     Result
+	kinds                                        map[string]int
 }
 
 func (s *sum) add(r Result) {
@@ -128,6 +156,7 @@ func (s *sum) add(r Result) {
 	s.partial += r.Partial
 	s.backwards += r.Backwards
 	s.copied += r.Copied
+	s.inherited += r.Inherited
 	s.beyond += r.Count["stale"]
 	s.worst, s.worstPartial, s.longest = max(s.worst, r.Worst), max(s.worstPartial, r.WorstPartial), max(s.longest, r.Longest)
 	for k, n := range r.Count {
@@ -168,8 +197,8 @@ func runAll(cfg Config, from uint64, n int) *sum {
 // report fails the test with the first bad seed and the event log of its key.
 func (s *sum) report(t *testing.T, name string, cfg Config) {
 	t.Helper()
-	t.Logf("%s: %d seeds, %d reads, %d near hits, %d loads, %d copies, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
-		name, s.runs, s.reads, s.near, s.loads, s.copied, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
+	t.Logf("%s: %d seeds, %d reads, %d near hits, %d loads, %d copies, %d inherited, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
+		name, s.runs, s.reads, s.near, s.loads, s.copied, s.inherited, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
 	if s.failing == 0 {
 		return
 	}

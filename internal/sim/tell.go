@@ -19,6 +19,7 @@ type telling struct {
 	all      bool // everybody has to confirm (R12)
 	nearOnly bool // near copies have to go, and nothing else
 	silent   []string
+	heirs    *ring.Ring // Node.heirs, when it was looked who has to be told
 	began    int64
 	deadline int64
 	wide     bool
@@ -153,13 +154,21 @@ func (t *telling) targets(m *members, now int64) []membership.Target {
 			}
 		}
 	}
+	t.heirs = n.heirs
+	left := func(id string) bool {
+		if id == n.id {
+			return t.heirs != nil && rules.Heirs
+		}
+		p := n.peers[id]
+		return n.w.cfg.HandOver && rules.Heirs && p != nil && p.left()
+	}
 	suspect := func(id string) bool {
 		p := n.peers[id]
 		return p != nil && (!p.ready() || p.troubled(n))
 	}
 	for _, k := range t.keys {
 		h := ring.Hash(keyspaceName, k)
-		for _, target := range m.Targets(nil, h, t.copies(), suspect, func(string) bool { return false }, now) {
+		for _, target := range m.Targets(nil, h, t.copies(), suspect, left, now) {
 			now := func(i int) bool { return m.Members[i].ID == target.ID }
 			switch {
 			case slices.ContainsFunc(all, func(o membership.Target) bool { return o.ID == target.ID }):
@@ -236,10 +245,10 @@ func (t *telling) wait(m *members) {
 	cut := n.cutOff(now)
 	over := now >= t.deadline
 	switch {
-	case !over && (n.members != m || !t.wide && n.wide(now)):
+	case !over && (n.members != m || n.heirs != t.heirs || !t.wide && n.wide(now)):
 		t.run()
 		return
-	case n.members != m:
+	case n.members != m, n.heirs != t.heirs:
 		cut = errMoved
 	case len(t.open) == 0 && cut == nil:
 		t.done(nil)

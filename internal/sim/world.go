@@ -29,11 +29,12 @@ type world struct {
 	moving  bool // members come and go
 	busy    int  // faults under way
 
-	nearHits int
-	copied   int
-	traced   string // the key whose events are logged
-	tracing  bool
-	log      []string
+	nearHits  int
+	copied    int
+	inherited int
+	traced    string // the key whose events are logged
+	tracing   bool
+	log       []string
 }
 
 // member is a place in the cluster, where one process after the other lives.
@@ -47,6 +48,7 @@ type Result struct {
 	Seed                   uint64
 	Reads, NearHits, Loads int
 	Copied                 int // taken by replicas
+	Inherited              int // taken from former owners
 	Failed                 int // reads that got an error
 	Acked, Partial         int
 	Backwards              int
@@ -103,7 +105,7 @@ func simulate(w *world, seed uint64) Result {
 	w.checker.finished()
 	c := w.checker
 	return Result{
-		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Copied: w.copied, Loads: w.origin.loads, Failed: c.failed, Acked: c.confirmed, Partial: c.partial,
+		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Copied: w.copied, Inherited: w.inherited, Loads: w.origin.loads, Failed: c.failed, Acked: c.confirmed, Partial: c.partial,
 		Backwards: c.backwards, Worst: time.Duration(c.worst), WorstPartial: time.Duration(c.worstPartial), Longest: time.Duration(c.longest),
 		Violations: c.violations, Count: c.count, Log: w.log,
 	}
