@@ -14,40 +14,39 @@ import (
 
 // reader is what a visitor asks: one member's cache.
 type reader interface {
-	read(ctx context.Context, key string) (stale bool, err error)
+	read(ctx context.Context, key string) (answer, error)
+}
+
+// answer is the version of a product that a visitor gets.
+type answer struct {
+	version int
+	stale   bool // and known to be
 }
 
 // cluster are the members.
 type cluster struct {
 	network *peerstest.Network
+	changes *stream // what was written to the database; nil: nothing is
 	nodes   []*nearcache.Node
 	readers []reader
+	served  int64 // see asked
 }
 
 func host(i int) string { return fmt.Sprintf("127.0.0.%d", i+1) }
 
-// startCluster starts the members with a keyspace of cfg and waits until they are warm.
-func startCluster(ctx context.Context, cfg nearcache.Config[string]) (*cluster, error) {
+// startCluster starts the members, which read from db, and waits until they are warm.
+func startCluster(ctx context.Context, s scenario, db *database, protected bool) (*cluster, error) {
 	c := &cluster{network: peerstest.NewNetwork()}
+	if s.writes > 0 {
+		c.changes = &stream{Source: db.changes(), forgets: !protected}
+	}
 	list := peers.NewList()
 	var all []peers.Member
-	for i := range members {
-		h := c.network.Host(host(i))
-		l, err := h.Listen(":7946")
-		if err != nil {
+	for i := range s.members {
+		if err := c.start(ctx, i, list, s.config(db, protected)); err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		n, err := nearcache.Start(ctx, nearcache.NodeConfig{ID: fmt.Sprint("n", i), Listener: l, Dial: h.Dial, Discovery: list})
-		if err != nil {
-			return nil, errors.Join(err, c.close())
-		}
-		c.nodes = append(c.nodes, n)
-		all = append(all, peers.Member{ID: n.ID(), Addr: n.Addr()})
-		cache, err := nearcache.New(n, "product", cfg)
-		if err != nil {
-			return nil, errors.Join(err, c.close())
-		}
-		c.readers = append(c.readers, member{cache})
+		all = append(all, peers.Member{ID: c.nodes[i].ID(), Addr: c.nodes[i].Addr()})
 	}
 	list.Set(all...)
 	for _, n := range c.nodes {
@@ -56,6 +55,31 @@ func startCluster(ctx context.Context, cfg nearcache.Config[string]) (*cluster, 
 		}
 	}
 	return c, nil
+}
+
+// start starts member i with a keyspace of cfg.
+func (c *cluster) start(ctx context.Context, i int, list peers.Discovery, cfg nearcache.Config[int]) error {
+	h := c.network.Host(host(i))
+	l, err := h.Listen(":7946")
+	if err != nil {
+		return err
+	}
+	n, err := nearcache.Start(ctx, nearcache.NodeConfig{ID: fmt.Sprint("n", i), Listener: l, Dial: h.Dial, Discovery: list, Bound: bound})
+	if err != nil {
+		return err
+	}
+	c.nodes = append(c.nodes, n)
+	if c.changes != nil {
+		if _, err := n.Follow(ctx, c.changes, nearcache.FeedConfig{}); err != nil {
+			return err
+		}
+	}
+	cache, err := nearcache.New(n, keyspace, cfg)
+	if err != nil {
+		return err
+	}
+	c.readers = append(c.readers, member{cache})
+	return nil
 }
 
 // part cuts all members off from each other, or joins them again.
@@ -82,11 +106,11 @@ func (c *cluster) close() error {
 }
 
 // member reads through nearcache.
-type member struct{ cache *nearcache.Cache[string] }
+type member struct{ cache *nearcache.Cache[int] }
 
-func (m member) read(ctx context.Context, key string) (bool, error) {
-	_, info, err := m.cache.GetInfo(ctx, key)
-	return info.Stale, err
+func (m member) read(ctx context.Context, key string) (answer, error) {
+	version, info, err := m.cache.GetInfo(ctx, key)
+	return answer{version, info.Stale}, err
 }
 
 func (m member) warm(ctx context.Context, keys []string) error {
@@ -96,30 +120,36 @@ func (m member) warm(ctx context.Context, keys []string) error {
 
 // plain is what many a program has instead: a map with lifetimes in each process, and a query for each miss.
 type plain struct {
-	ttl  time.Duration
-	load func(ctx context.Context, key string) (string, error)
+	ttl time.Duration
+	db  *database
 
-	mu    sync.Mutex // guards until
-	until map[string]time.Time
+	mu   sync.Mutex // guards held
+	held map[string]held
 }
 
-func newPlain(cfg nearcache.Config[string]) *plain {
-	return &plain{ttl: cfg.TTL, load: cfg.Load, until: make(map[string]time.Time)}
+type held struct {
+	version int
+	until   time.Time
 }
 
-func (p *plain) read(ctx context.Context, key string) (bool, error) {
+func newPlain(ttl time.Duration, db *database) *plain {
+	return &plain{ttl: ttl, db: db, held: make(map[string]held)}
+}
+
+func (p *plain) read(ctx context.Context, key string) (answer, error) {
 	p.mu.Lock()
-	fresh := time.Now().Before(p.until[key])
+	h := p.held[key]
 	p.mu.Unlock()
-	if fresh {
-		return false, nil
-	}
 	began := time.Now()
-	if _, err := p.load(ctx, key); err != nil {
-		return false, err
+	if began.Before(h.until) {
+		return answer{version: h.version}, nil
+	}
+	version, err := p.db.query(ctx, key)
+	if err != nil {
+		return answer{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.until[key] = began.Add(p.ttl)
-	return false, nil
+	p.held[key] = held{version, began.Add(p.ttl)}
+	return answer{version: version}, nil
 }

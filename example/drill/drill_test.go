@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nearcache/nearcache"
+	"github.com/nearcache/nearcache/feed"
 )
 
 // One break, both ways: a row for each, a picture, and with the protection hardly a query.
@@ -46,19 +48,23 @@ func TestUsage(t *testing.T) {
 // Beyond its capacity the database answers later and later; who gives up has caused the work all the same.
 func TestDatabaseQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDatabase(100, 100*time.Millisecond)
-		if d.capacity() != 100 {
-			t.Errorf("capacity %v, want 100", d.capacity())
+		c := perSecond(100, 100*time.Millisecond)
+		if c.perSecond() != 100 {
+			t.Errorf("capacity %v, want 100", c.perSecond())
 		}
+		d := newDatabase(newSimulated(c.slots), c)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		gaveUp := make(chan error, 200)
 		for range 200 {
-			go func() { gaveUp <- d.query(ctx) }()
+			go func() {
+				_, err := d.query(ctx, "k")
+				gaveUp <- err
+			}()
 		}
 		synctest.Wait()
 		began := time.Now()
-		if err := d.query(t.Context()); err != nil || time.Since(began) != 2100*time.Millisecond {
+		if _, err := d.query(t.Context(), "k"); err != nil || time.Since(began) != 2100*time.Millisecond {
 			t.Errorf("got %v after %v, want an answer behind 200 others", err, time.Since(began))
 		}
 		failed := 0
@@ -76,23 +82,39 @@ func TestDatabaseQueues(t *testing.T) {
 func TestMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scenario{from: time.Second, to: 2 * time.Second, lasts: 5 * time.Second, begin: func(*cluster) {}}
-		m := newMeter(s, newDatabase(100, 10*time.Millisecond))
+		m := newMeter(s, newDatabase(newSimulated(1), perSecond(100, 10*time.Millisecond)))
 		for at := time.Duration(0); at < s.lasts; at += slot / 10 {
 			began := time.Now()
 			switch {
 			case at < s.from || at >= 3*time.Second:
-				m.note(false, nil, began)
+				m.note("k", answer{version: 1}, nil, began)
 			case at%slot < slot/2:
-				m.note(true, nil, began)
+				m.note("k", answer{stale: true}, nil, began)
 			case at%slot < slot*9/10:
-				m.note(false, &nearcache.OverloadError{}, began)
+				m.note("k", answer{}, &nearcache.OverloadError{}, began)
 			default:
-				m.note(false, errors.New("failed"), began)
+				m.note("k", answer{}, errors.New("failed"), began)
 			}
 			time.Sleep(slot / 10)
 		}
 		if got, want := m.broken(), [kinds]int{stale: 50, shed: 40, failed: 10}; got != want {
 			t.Errorf("got %v, want %v", got, want)
+		}
+		if err := m.db.change(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		changed := time.Now()
+		time.Sleep(2 * bound)
+		for version, want := range map[int]int{1: old, 2: fresh} {
+			before := m.seen[len(m.seen)-1][want]
+			m.note("k", answer{version: version}, nil, changed.Add(bound+time.Millisecond))
+			if got := m.seen[len(m.seen)-1][want]; got != before+1 {
+				t.Errorf("version %d a Bound after version 2 is not counted as %d", version, want)
+			}
+		}
+		m.note("k", answer{version: 1}, nil, changed.Add(bound/2))
+		if got := m.seen[len(m.seen)-1][old]; got != 1 {
+			t.Errorf("%d old reads, want what was read within a Bound not to be one", got)
 		}
 		if got := m.recovery(); got != time.Second {
 			t.Errorf("recovered after %v, want a second", got)
@@ -101,8 +123,61 @@ func TestMeter(t *testing.T) {
 		for i := range counter {
 			counter[i] = int64(20 * i)
 		}
-		if mean, most := m.perSecond(counter); mean != 200 || most != 200 {
+		if mean, most := m.rates(counter); mean != 200 || most != 200 {
 			t.Errorf("%v a second, %v at most, want 200", mean, most)
 		}
 	})
+}
+
+// A stream that was cut goes on where it was, or after what was lost.
+func TestStream(t *testing.T) {
+	for _, forgets := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			changes := feed.NewMemory(0)
+			s := &stream{Source: changes, forgets: forgets}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			after, err := s.Tail(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var heard []string
+			read := func() {
+				err := s.Read(ctx, after, func(b feed.Batch) error {
+					for _, c := range b.Changes {
+						heard = append(heard, c.Key)
+					}
+					after = b.Position
+					return nil
+				})
+				if !errors.Is(err, errCut) && !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v, want that it was cut, or ended", err)
+				}
+			}
+			write := func(key string) {
+				changes.Append(feed.Change{Keyspace: keyspace, Key: key})
+				synctest.Wait()
+			}
+			go read()
+			synctest.Wait()
+			write("before")
+			s.broken.Store(true)
+			write("meanwhile")
+			if _, err := s.Tail(ctx); !errors.Is(err, errCut) {
+				t.Errorf("Tail while it is cut: %v", err)
+			}
+			read()
+			s.broken.Store(false)
+			go read()
+			synctest.Wait()
+			write("after")
+			want := []string{"before", "meanwhile", "after"}
+			if forgets {
+				want = []string{"before", "after"}
+			}
+			if !slices.Equal(heard, want) {
+				t.Errorf("forgets: %v: heard %q, want %q", forgets, heard, want)
+			}
+		})
+	}
 }

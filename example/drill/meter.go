@@ -17,6 +17,7 @@ const (
 	stale
 	shed
 	failed
+	old // a value that was said to be fresh, a Bound after it was changed
 	kinds
 )
 
@@ -25,9 +26,10 @@ const slot = 100 * time.Millisecond
 
 // meter counts what the readers see, slot by slot.
 type meter struct {
-	s     scenario
-	db    *database
-	began time.Time
+	s      scenario
+	db     *database
+	began  time.Time
+	remark string
 
 	mu      sync.Mutex // guards what follows
 	seen    [][kinds]int
@@ -41,11 +43,13 @@ func newMeter(s scenario, db *database) *meter {
 }
 
 // note counts a read by when it began.
-func (m *meter) note(old bool, err error, began time.Time) {
+func (m *meter) note(key string, a answer, err error, began time.Time) {
 	kind := fresh
 	switch {
-	case err == nil && old:
+	case err == nil && a.stale:
 		kind = stale
+	case err == nil && m.db.isOld(key, a.version, began.Add(-bound)):
+		kind = old
 	case errors.Is(err, nearcache.ErrOverloaded):
 		kind = shed
 	case err != nil:
@@ -80,8 +84,8 @@ func (m *meter) broken() (sum [kinds]int) {
 	return sum
 }
 
-// perSecond is how fast a counter grew while it was broken: on average, and in the busiest second.
-func (m *meter) perSecond(counter []int64) (mean, most float64) {
+// rates is how fast a counter grew while it was broken: on average, and in the busiest second.
+func (m *meter) rates(counter []int64) (mean, most float64) {
 	const second = int(time.Second / slot)
 	first, last := min(int(m.s.from/slot), len(counter)-1), min(int(m.s.to/slot), len(counter)-1)
 	if last <= first {
@@ -116,15 +120,18 @@ func (m *meter) recovery() time.Duration {
 	return -1
 }
 
-const tableHead = "protection |  fresh  stale   shed failed |    p50     p99 | database: queries/s (peak) of limit, useful | recovery"
+const tableHead = "protection |  fresh  stale   shed failed    old |    p50     p99 | database: queries/s (peak) of limit, useful | recovery"
 
 // row is the result as a line of the table.
 func (m *meter) row(protected bool) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sum := m.broken()
-	total := max(sum[fresh]+sum[stale]+sum[shed]+sum[failed], 1)
-	share := func(kind int) string { return fmt.Sprintf("%5.1f%%", 100*float64(sum[kind])/float64(total)) }
+	total := 0
+	for _, n := range sum {
+		total += n
+	}
+	share := func(kind int) string { return fmt.Sprintf("%5.1f%%", 100*float64(sum[kind])/float64(max(total, 1))) }
 	slices.Sort(m.took)
 	quantile := func(q float64) time.Duration {
 		if len(m.took) == 0 {
@@ -132,12 +139,16 @@ func (m *meter) row(protected bool) string {
 		}
 		return m.took[min(int(q*float64(len(m.took))), len(m.took)-1)].Round(100 * time.Microsecond)
 	}
-	mean, most := m.perSecond(m.queries)
-	useful, _ := m.perSecond(m.useful)
+	mean, most := m.rates(m.queries)
+	useful, _ := m.rates(m.useful)
 	recovery := "never"
 	if d := m.recovery(); d >= 0 {
 		recovery = d.String()
 	}
-	return fmt.Sprintf("%-10s | %s %s %s %s | %6v %7v | %17.0f (%.0f) of %.0f, %.0f useful | %s", onOff(protected),
-		share(fresh), share(stale), share(shed), share(failed), quantile(0.5), quantile(0.99), mean, most, m.db.capacity(), useful, recovery)
+	row := fmt.Sprintf("%-10s | %s %s %s %s %s | %6v %7v | %17.0f (%.0f) of %.0f, %.0f useful | %s", onOff(protected),
+		share(fresh), share(stale), share(shed), share(failed), share(old), quantile(0.5), quantile(0.99), mean, most, m.db.perSecond(), useful, recovery)
+	if m.remark != "" {
+		row += fmt.Sprintf("\n%-10s | %s", "", m.remark)
+	}
+	return row
 }

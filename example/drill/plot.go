@@ -12,7 +12,9 @@ const (
 )
 
 // colours of what readers got, as of kinds.
-func colours() [kinds]string { return [kinds]string{"#4c9f70", "#e0b040", "#8899cc", "#cc4444"} }
+func colours() [kinds]string {
+	return [kinds]string{"#4c9f70", "#e0b040", "#8899cc", "#cc4444", "#8844aa"}
+}
 
 // draw returns the time lines of both runs as an SVG picture: reads stacked by what they got, and the database's queries as a line.
 func draw(s scenario, both []*meter) string {
@@ -23,7 +25,7 @@ func draw(s scenario, both []*meter) string {
 	for i, m := range both {
 		fmt.Fprintf(&b, `<g transform="translate(%d,%d)">`, margin, margin+i*(plotHeight+2*margin))
 		fmt.Fprintf(&b, `<text y="-12">break %d: %s, protection %s: reads that got a fresh value (green), a stale one (yellow), were shed (blue), `+
-			`failed (red); queries a second (black) and what the database can do (dashed)</text>`, s.number, s.title, onOff(i == 1))
+			`failed (red), got an old one unawares (purple); queries a second (black) and what the database can do (dashed)</text>`, s.number, s.title, onOff(i == 1))
 		m.plot(&b)
 		b.WriteString("</g>\n")
 	}
@@ -48,7 +50,7 @@ func (m *meter) plot(b *strings.Builder) {
 			sum += v
 		}
 	}
-	limit := y(m.db.capacity() * slot.Seconds())
+	limit := y(m.db.perSecond() * slot.Seconds())
 	fmt.Fprintf(b, `<line x1="0" x2="%d" y1="%.1f" y2="%.1f" stroke="black" stroke-dasharray="4"/>`, plotWidth, limit, limit)
 	b.WriteString(`<polyline fill="none" stroke="black" points="`)
 	for i := 1; i < len(m.queries); i++ {
