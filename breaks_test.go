@@ -199,7 +199,7 @@ func TestAHotKeyExpires(t *testing.T) {
 	}
 }
 
-// A hundred thousand keys that were written together, a half of them by Set and the others by loads, and are read all the time: their loads
+// Case L2-10. A hundred thousand keys that were written together, a half of them by Set and the others by loads, and are read all the time: their loads
 // are spread over the tenth of the lifetime that the default jitter has.
 func TestMassExpiry(t *testing.T) {
 	keys := 100_000
