@@ -24,8 +24,9 @@ func draw(s scenario, both []*meter) string {
 	b.WriteString(`<rect width="100%" height="100%" fill="white"/>`)
 	for i, m := range both {
 		fmt.Fprintf(&b, `<g transform="translate(%d,%d)">`, margin, margin+i*(plotHeight+2*margin))
-		fmt.Fprintf(&b, `<text y="-12">break %d: %s, protection %s: reads that got a fresh value (green), a stale one (yellow), were shed (blue), `+
-			`failed (red), got an old one unawares (purple); queries a second (black) and what the database can do (dashed)</text>`, s.number, s.title, onOff(i == 1))
+		fmt.Fprintf(&b, `<text y="-24">break %d: %s, protection %s</text>`, s.number, s.title, onOff(i == 1))
+		b.WriteString(`<text y="-8" font-size="11">reads that got a fresh value (green), a stale one (yellow), were shed (blue), failed (red), ` +
+			`got an old one unawares (purple); queries a second (black) and what the database can do (dashed)</text>`)
 		m.plot(&b)
 		b.WriteString("</g>\n")
 	}
