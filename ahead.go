@@ -2,8 +2,6 @@ package nearcache
 
 import (
 	"math"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/nearcache/nearcache/internal/shard"
@@ -34,42 +32,8 @@ func (ks *keyspace) nearWithin(near time.Duration, v *shard.Value, left time.Dur
 	return min(near, left)
 }
 
-const (
-	maxRenewals  = 1024        // keys that are renewed within renewalPause; others expire
-	renewalPause = time.Second // between two attempts at one key
-)
-
-// renewals are the keys of which a load ahead of expiry was begun a moment ago: not every reader of a key tries, nor tries again at once what
-// has failed.
-type renewals struct {
-	mu   sync.Mutex       // guards keys
-	keys map[string]int64 // until when it is not tried again
-}
-
-// begin reports whether key, which may alias a buffer, is to be loaded now.
-func (r *renewals) begin(key string, now int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if until, ok := r.keys[key]; ok && now < until || !ok && len(r.keys) >= maxRenewals {
-		return false
-	}
-	if r.keys == nil {
-		r.keys = make(map[string]int64)
-	}
-	r.keys[strings.Clone(key)] = now + int64(renewalPause)
-	return true
-}
-
-// tick forgets attempts that were made a while ago.
-func (r *renewals) tick(now int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key, until := range r.keys {
-		if until <= now {
-			delete(r.keys, key)
-		}
-	}
-}
+// renewalPause is between two attempts at one key: not every reader of a key tries, nor tries again at once what has failed.
+const renewalPause = time.Second
 
 // renew implements local.
 func (c *Cache[V]) renew(key string) {

@@ -53,7 +53,6 @@ func TestConfigProblems(t *testing.T) {
 		"audit of a replica": {config{Load: load, OriginLag: 1, Audit: nearcache.AuditConfig{Values: 1}}, []string{"Audit.Values with OriginLag needs VersionOf"}},
 		"eviction":           {config{Load: load, Eviction: nearcache.EvictRandom + 1}, []string{"there is no Eviction 5"}},
 		"ack":                {config{Load: load, Ack: -1}, []string{"there is no Ack -1"}},
-		"spread":             {config{Load: load, Hot: nearcache.HotConfig{Spread: 3}}, []string{"Hot.Spread is not available yet"}},
 		"pinned":             {config{Load: load, Hot: nearcache.HotConfig{Pin: make([]string, 129)}}, []string{"128 keys", "1 to 65535 bytes"}},
 		"nowhere to pin":     {config{Load: load, NearTTL: -1, Hot: nearcache.HotConfig{Pin: []string{"k"}}}, []string{"Hot.Pin needs a near cache"}},
 	} {

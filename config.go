@@ -90,6 +90,7 @@ const (
 	defaultMaxLoads         = 64
 	defaultLoadQueueTimeout = 100 * time.Millisecond
 	defaultHotPerSecond     = 500
+	defaultHotSpread        = 3
 )
 
 // problems collects what is wrong with a configuration.
@@ -250,7 +251,8 @@ type Config[V any] struct {
 // HotConfig says which keys are hot on this node, 128 at most. The near copy of a hot key is not displaced by others (within half of the near
 // cache's budget), is fetched anew when NearTTL is over, while the key is read or pinned, and lives so much longer (a quarter, 0.2 s at least, half
 // at most); and the key is loaded anew before it expires. So its readers wait for nobody, as long as NearTTL is half a second or more, and a load
-// takes less than a second and a fifth of the lifetime. It needs a near cache.
+// takes less than a second and a fifth of the lifetime.
+// Where a keyspace has no near cache, a hot key is loaded anew before it expires all the same, and Spread says who serves it.
 type HotConfig struct {
 	// PerSecond is how often a key must be read within a second on this node to become hot, at once. It is hot until it was read less than half as
 	// often for ten seconds on end. Of a key that its owner sees used an eighth as often, by all members together, every member that
@@ -258,7 +260,10 @@ type HotConfig struct {
 	PerSecond int
 	// Pin are keys that are always hot, read or not, at most 128. They take part where PerSecond is negative too.
 	Pin []string
-	// Spread is not available yet: it must be 0.
+	// Spread is how many members at most serve a key that is read as often as PerSecond says of the whole cluster, where the keyspace has no near
+	// copies that would take the load off its owner. They are the first ones of those that keep the key (NodeConfig.Replicas): a replica has
+	// confirmed each invalidation that returned nil, so what is read there is no older than at the owner. 0 means 3; 1 or negative: the
+	// owner alone serves.
 	Spread int
 }
 
@@ -342,6 +347,9 @@ func (h *HotConfig) check(p *problems, nearTTL time.Duration) {
 	if h.PerSecond == 0 {
 		h.PerSecond = defaultHotPerSecond
 	}
+	if h.Spread == 0 {
+		h.Spread = defaultHotSpread
+	}
 	h.Pin = slices.Clone(h.Pin) // the caller's own
 	p.require(len(h.Pin) <= hotkey.MaxHot, "Hot.Pin must not have more than %d keys", hotkey.MaxHot)
 	p.require(len(h.Pin) == 0 || nearTTL > 0, "Hot.Pin needs a near cache: NearTTL is negative")
@@ -358,5 +366,4 @@ func (c Config[V]) optional(p *problems) {
 	p.require(c.Audit.Invalidations >= 0 && c.Audit.Invalidations <= maxAuditRate, "Audit.Invalidations must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values >= 0 && c.Audit.Values <= maxAuditRate, "Audit.Values must be between 0 and %d", maxAuditRate)
 	p.require(c.Audit.Values == 0 || c.OriginLag == 0 || c.VersionOf != nil, "Audit.Values with OriginLag needs VersionOf")
-	p.require(c.Hot.Spread == 0, "Hot.Spread is not available yet")
 }

@@ -150,38 +150,39 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, v: held})
 		return
 	}
-	if r.self() {
-		a := c.ask(f, r.m, r.owner)
+	target, flags := c.reader(r, f.Key)
+	if target == r.m.Self {
+		a := c.ask(f, r.m, target)
 		var req transport.Request
 		var rep transport.Reply
-		c.getRequest(&req, f.Key, 0)
+		c.getRequest(&req, f.Key, flags)
 		v := unknown
-		if r.owns() && c.resident(&req, &rep, r, false) { // else it stands in for whoever does: resume asks it as such
+		if (r.owns() || flags != 0) && c.resident(&req, &rep, r, false) { // else it stands in for whoever does: resume asks it as such
 			v = c.settle(f, a, &rep)
 		}
 		if v != settled {
-			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v})
+			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v, flags: flags})
 		}
 		return
 	}
-	p := r.peer()
+	p := r.m.at(target)
 	if p == nil || !p.Ready() {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r})
 		return
 	}
-	a := c.ask(f, r.m, r.owner)
-	call := c.newGet(f.Key, 0)
+	a := c.ask(f, r.m, target)
+	call := c.newGet(f.Key, flags)
 	p.Start(call)
 	select {
 	case <-call.Done():
 		if v := c.judge(f, a, call); v != settled {
-			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v, token: call.Reply.Token})
+			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v, token: call.Reply.Token, flags: flags})
 		}
 		call.Free()
 	case <-ctx.Done():
-		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call})
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call, flags: flags})
 	case <-c.ctx.Done():
-		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call})
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call, flags: flags})
 	}
 }
 
@@ -287,6 +288,10 @@ func (x *fetch[V]) run() {
 		case x.v == granted:
 			x.load()
 			return
+		case x.flags&transport.FlagSpread != 0:
+			x.flags &^= transport.FlagSpread
+			x.c.lacking.put(x.f.Key, x.c.clock.Now(), spreadPause)
+			x.request(x.r.owner)
 		case x.v == unreadable && x.flags&transport.FlagFresh == 0:
 			// A lease of its own replaces what is of no use.
 			x.flags |= transport.FlagFresh
@@ -447,6 +452,7 @@ func (x *fetch[V]) stopUntold() {
 
 // settle judges an answer: it finishes the flight, or says how it goes on.
 func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict {
+	c.noteRate(f.Key, rep)
 	switch rep.Status {
 	case transport.StatusHit:
 		if c.outdated(f.Key, a, rep) {

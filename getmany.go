@@ -46,10 +46,12 @@ type batch[V any] struct {
 
 // led is a flight that a batch leads, and its first request.
 type led[V any] struct {
-	f    *flight[V]
-	r    route
-	a    *asked
-	call *transport.Call
+	f      *flight[V]
+	r      route
+	target int // the member asked, and with which flags
+	flags  uint32
+	a      *asked
+	call   *transport.Call
 }
 
 // get fetches some of the keys.
@@ -122,12 +124,13 @@ func (c *Cache[V]) leadMany(ctx context.Context, all []led[V]) {
 	calls := 0
 	for i := range all {
 		l := &all[i]
-		p := l.r.peer()
-		if l.r.self() || p == nil || !p.Ready() || c.holds.Held(l.f.Key) {
+		l.target, l.flags = c.reader(l.r, l.f.Key)
+		p := l.r.m.at(l.target)
+		if p == nil || !p.Ready() || c.holds.Held(l.f.Key) {
 			continue
 		}
-		l.a = c.ask(l.f, l.r.m, l.r.owner)
-		l.call = c.newGet(l.f.Key, 0)
+		l.a = c.ask(l.f, l.r.m, l.target)
+		l.call = c.newGet(l.f.Key, l.flags)
 		byPeer[p] = append(byPeer[p], l.call)
 		calls++
 	}
@@ -168,12 +171,12 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 	for i := range all {
 		l := &all[i]
 		next = i + 1
-		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a}
+		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a, flags: l.flags}
 		switch {
 		case l.call == nil && c.holds.Held(l.f.Key):
 			x.v = held
-		case l.call == nil && l.r.self():
-			x.a = c.ask(l.f, l.r.m, l.r.owner)
+		case l.call == nil && l.target == l.r.m.Self:
+			x.a = c.ask(l.f, l.r.m, l.target)
 			x.askLocal()
 		case l.call == nil:
 		case l.call.Detached():

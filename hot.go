@@ -33,8 +33,13 @@ func (ks *keyspace) loaded(key string, start int64) {
 
 // keeps tells whether the near copy that an answer makes is kept whatever else there is: the key is hot here, or is in the whole cluster.
 func (ks *keyspace) keeps(key string, rep *transport.Reply) bool {
+	return ks.hot.IsHot(key) || ks.inHeavyUse(rep)
+}
+
+// inHeavyUse tells whether who answers sees the key used so much that it is hot in the whole cluster.
+func (ks *keyspace) inHeavyUse(rep *transport.Reply) bool {
 	atOwner := uint32(max(ks.policy.hot.PerSecond/ownerFactor, 1))
-	return ks.hot.IsHot(key) || ks.policy.hot.PerSecond > 0 && rep.Rate >= atOwner
+	return ks.policy.hot.PerSecond > 0 && rep.Rate >= atOwner
 }
 
 // ownerFactor is by how much a request of a peer is dearer than a near hit: a key that its owner is asked for more than a so-manieth of
@@ -49,7 +54,7 @@ func (ks *keyspace) tendHot(now int64) {
 	for _, key := range ks.hot.Tick(now) {
 		ks.local.cool(key)
 	}
-	if ks.closed.Load() || !ks.node.hasJoined() {
+	if ks.policy.near() == 0 || ks.closed.Load() || !ks.node.hasJoined() {
 		return
 	}
 	again := now >= ks.fetchHot

@@ -23,8 +23,10 @@ type keyspace struct {
 	shard    *shard.Shard
 	limiter  *origin.Limiter
 	hot      *hotkey.Keys
-	renewals renewals
-	fetchHot int64 // when hot keys without a near copy are fetched again; of the goroutine tick
+	renewals spells // keys of which a load ahead of expiry was begun a moment ago
+	crowded  spells // keys in heavy use, of a keyspace without near copies (see reader)
+	lacking  spells // those that a replica did not have
+	fetchHot int64  // when hot keys without a near copy are fetched again; of the goroutine tick
 	local    local
 	own      *invalidation.OwnView
 	ownTags  *invalidation.OwnTags
@@ -154,7 +156,7 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		p.nearTTL = -1 // nowhere to keep near copies: nobody need announce anything for them
 	}
 	if p.nearTTL < 0 {
-		p.hot = HotConfig{}
+		p.hot.Pin = nil
 	}
 	ks := &keyspace{
 		name: name, node: n, policy: p, local: l, opened: n.clock.Exact(),
@@ -203,7 +205,9 @@ func (ks *keyspace) cap(key string, now int64) time.Duration {
 func (ks *keyspace) tick(now int64) {
 	ks.carryOut(ks.shard.Tick(now))
 	ks.tendHot(now)
-	ks.renewals.tick(now)
+	for _, s := range []*spells{&ks.renewals, &ks.crowded, &ks.lacking} {
+		s.tick(now)
+	}
 	ks.holds.Tick(now)
 	ks.own.Tick(now)
 	ks.ownTags.Tick(now)

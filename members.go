@@ -327,11 +327,14 @@ func (r route) owns() bool { return r.m.sure() && r.owner == r.m.Self }
 func (m *members) sure() bool { return m.known && !m.contested }
 
 // peer returns the owner when it is another member, else nil.
-func (r route) peer() *peer {
-	if r.owner < 0 {
+func (r route) peer() *peer { return r.m.at(r.owner) }
+
+// at returns the member of an index, nil for this node, and for -1.
+func (m *members) at(i int) *peer {
+	if i < 0 {
 		return nil
 	}
-	return r.m.peers[r.owner]
+	return m.peers[i]
 }
 
 // told tells whether invalidations of the key reach this node: it is the owner and sure of it, or holds a live lease from the owner.

@@ -12,7 +12,7 @@ import (
 )
 
 // With NodeConfig.Replicas over 1 an owner copies what it has to the next members of the key's preference list (R10). They serve it as its
-// stand-ins when it cannot be reached, and when they have become the owner. A copy is an entry of the replica's shard like any other, and is
+// stand-ins when it cannot be reached, when they have become the owner, and to spread a key in heavy use (spread.go). A copy is an entry of the replica's shard like any other, and is
 // handed over by a permit, as values are after a change of the ring. Why it is no older than an invalidation that was confirmed:
 //
 //  1. Replicas are told of an invalidation as the owner is, and have to confirm it as the owner has (R8). So a replica keeps a copy by the same

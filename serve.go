@@ -139,6 +139,10 @@ func (ks *keyspace) serve(req *transport.Request, rep *transport.Reply, remote b
 // resident answers a Get from the shard where that is possible without a lease, and reports whether it did. It takes no lock.
 func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r route, remote bool) bool {
 	if !r.owns() {
+		if req.Flags&transport.FlagSpread != 0 {
+			ks.serveSpread(req, rep, r)
+			return true
+		}
 		if ks.heirloom(req, rep, r, remote) {
 			return true
 		}
@@ -157,7 +161,7 @@ func (ks *keyspace) resident(req *transport.Request, rep *transport.Reply, r rou
 		return false
 	}
 	ks.hit(rep, v, seq, grant, now)
-	if rep.TTL <= ks.ahead(v, req.Hot > 0) && r.owns() && !ks.node.capped(r, now) && ks.renewals.begin(req.Key, now) {
+	if rep.TTL <= ks.ahead(v, req.Hot > 0) && r.owns() && !ks.node.capped(r, now) && ks.renewals.begin(req.Key, now, renewalPause) {
 		ks.local.renew(req.Key)
 	}
 	return true

@@ -14,6 +14,9 @@ type Config struct {
 	HandOver                   bool          // who leaves, or loses keys to a newcomer, hands over what it owned, and new owners peek
 	Replicas                   int           // members that keep a key, its owner included; 0 means 1
 
+	// Spread: all keys are read from their replicas too, as those in heavy use are where there are no near copies (R10). NearTTL must be 0 then.
+	Spread bool
+
 	Reads, Writes float64 // a second, of the whole cluster
 	AllShare      float64 // of the writes: InvalidateAll
 	TagShare      float64 // of the writes: InvalidateTag, when all keys with a tag have changed

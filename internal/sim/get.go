@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nearcache/nearcache/internal/shard"
@@ -91,7 +92,7 @@ func (n *node) join(key string) (*flight, route, bool) {
 	now := n.clock()
 	r := n.route(key)
 	oldest := now - int64(n.w.cfg.Bound)
-	if n.told(r, now) || !n.w.cfg.Rules.JoinAge {
+	if n.w.cfg.NearTTL > 0 && n.told(r, now) || !n.w.cfg.Rules.JoinAge {
 		oldest = 0
 	}
 	f, leads := n.flights.Join(key, now, oldest)
@@ -115,6 +116,11 @@ func (n *node) finish(f *flight, res result, err error) {
 func (n *node) lead(f *flight, r route) {
 	x := &fetch{n: n, f: f, r: r, ctx: f.Context(context.Background())}
 	f.State.x = x
+	if target := n.reader(r); target != r.owner {
+		x.spread = true
+		x.request(target)
+		return
+	}
 	if r.owns() {
 		x.a = n.ask(f, r.m, r.owner)
 		var rep reply
@@ -124,6 +130,22 @@ func (n *node) lead(f *flight, r route) {
 		}
 	}
 	x.run()
+}
+
+// reader returns the member that a Get asks first (keyspace.reader).
+func (n *node) reader(r route) int {
+	all := n.keepers(r.m, r.hash)
+	if !n.w.cfg.Spread || len(all) < 2 {
+		return r.owner
+	}
+	target := all[(r.hash+uint64(r.m.Self))%uint64(len(all))]
+	if slices.Contains(all, r.m.Self) {
+		target = r.m.Self
+	}
+	if p := r.m.peers[target]; p != nil && !p.ready() {
+		return r.owner
+	}
+	return target
 }
 
 func (n *node) getRequest(key string) request {
@@ -151,6 +173,7 @@ type fetch struct {
 	list           []int
 	at             int
 	standIn, fresh bool
+	spread         bool
 	moves          int
 }
 
@@ -176,6 +199,9 @@ func (x *fetch) run() {
 	case x.v == settled:
 	case x.v == granted:
 		x.load()
+	case x.spread:
+		x.spread = false
+		x.request(x.r.owner)
 	case x.v == unreadable && !x.fresh:
 		x.fresh = true
 		x.request(x.a.target)
@@ -217,7 +243,7 @@ func (x *fetch) request(target int) {
 			return
 		}
 		req := n.getRequest(x.f.Key)
-		req.standIn, req.fresh = x.standIn, x.fresh
+		req.standIn, req.fresh, req.spread = x.standIn, x.fresh, x.spread
 		x.call = p.start(req, x.answered)
 	})
 }
@@ -238,7 +264,7 @@ func (x *fetch) answered(rep *reply, err error) {
 func (x *fetch) requestLocal() {
 	n := x.n
 	req := n.getRequest(x.f.Key)
-	req.standIn, req.fresh = true, x.fresh
+	req.standIn, req.fresh, req.spread = true, x.fresh, x.spread
 	var rep reply
 	if !n.resident(&req, &rep, x.r, false) {
 		x.w = &localAsker{x: x, near: req.near, asked: x.a.sent}

@@ -46,6 +46,7 @@ type request struct {
 	keys, tags         []string // of an Invalidate
 	all                bool
 	standIn, fresh     bool // flags of a Get
+	spread             bool
 	forwarded, relayed bool // flags of an Invalidate
 	copies             bool // the same: near copies only
 	replica            bool // flag of a hand over: of copies

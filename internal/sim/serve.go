@@ -112,6 +112,10 @@ func (n *node) answer(req *request, rep *reply, asker *remoteAsker) {
 
 // resident answers a Get from the shard (keyspace.resident).
 func (n *node) resident(req *request, rep *reply, r route, remote bool) bool {
+	if req.spread && !r.owns() {
+		n.serveSpread(req, rep, r)
+		return true
+	}
 	if !r.owns() {
 		if n.heirloom(req, rep, r, remote) {
 			return true
@@ -132,6 +136,18 @@ func (n *node) resident(req *request, rep *reply, r route, remote bool) bool {
 	}
 	n.hit(rep, v, seq, req.near, now)
 	return true
+}
+
+// serveSpread answers a Get from what a replica has (keyspace.serveSpread).
+func (n *node) serveSpread(req *request, rep *reply, r route) {
+	rep.status = statusNotOwner
+	if !n.keeps(r.m, r.hash) {
+		return
+	}
+	now := n.exact()
+	if v, seq := n.shard.Get(req.key, now); v != nil {
+		n.hit(rep, v, seq, 0, now)
+	}
 }
 
 // grant puts the interest of a peer on record (keyspace.grant, R14).

@@ -56,6 +56,13 @@ func profiles() map[string]Config {
 	replicated("copies", Normal())
 	replicated("copied", Stress())
 	replicated("copied late", all["late"])
+	spread := func(name string, c Config) {
+		add(name, c, func(c *Config, _ *Faults) { c.Spread, c.NearTTL, c.Replicas, c.Keys, c.Writes = true, 0, 3, 24, 20 })
+	}
+	spread("spread calm", Base())
+	spread("spread", Normal())
+	spread("spread stress", Stress())
+	spread("spread late", all["late"])
 	add("copies of ten", all["ten"], func(c *Config, _ *Faults) { c.Replicas = 3 })
 
 	// More of one thing.

@@ -42,6 +42,7 @@ const (
 	FlagCopies                       // Invalidate: near copies and flights only, since no owner has the old value any more (R12); Peek: near copies as well, no value
 	FlagAhead                        // Get: a fresh entry does only where its successor is being loaded: grant a lease
 	FlagReplica                      // HandOver: the receiver is a replica of the key: it takes a copy (R10). Tags are hashes, of 8 bytes each
+	FlagSpread                       // Get: what the receiver has as a replica of the key does (R10); if it has nothing it answers with a miss
 )
 
 // Token is the right to fill one key: unique over restarts of the owner that gave it.
@@ -98,7 +99,7 @@ const (
 	StatusBusy                              // shed by the receiver
 	StatusFailed                            // Failure says why
 	StatusUnknownKeyspace                   // the receiver has no such keyspace
-	StatusMiss                              // Peek: nothing resident
+	StatusMiss                              // Peek, Get with FlagSpread: nothing resident
 	StatusAccepted                          // Fill: stored
 	StatusRejected                          // Fill: the lease is no longer live, or a higher version is there
 	StatusStored                            // Set
