@@ -355,3 +355,34 @@ func TestClocksOfMembersAreNotCompared(t *testing.T) {
 		}
 	})
 }
+
+// A Refresh that began before an invalidation is not what a later one gets, whoever calls and whoever owns the key: its load has read the old row.
+func TestARefreshAfterAnInvalidation(t *testing.T) {
+	for owner := range 2 {
+		for caller := range 3 {
+			t.Run(fmt.Sprintf("n%d owns it, n%d calls", owner, caller), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := testcluster.Bubble(t, 3)
+					o := newOrigin(func() time.Duration { return 800 * time.Millisecond })
+					caches := o.openOn(t, c, nearcache.Config[string]{})
+					key := testcluster.Key(c.Nodes[0], "ks", fmt.Sprint("n", owner), 0)
+					var wg sync.WaitGroup
+					wg.Go(func() { _, _ = caches[0].Refresh(t.Context(), key) })
+					time.Sleep(400 * time.Millisecond)
+					want := testcluster.Value(key, o.bump(key))
+					if err := caches[caller].Invalidate(t.Context(), key); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(10 * time.Millisecond)
+					if got, err := caches[0].Refresh(t.Context(), key); got != want || err != nil {
+						t.Errorf("got %q, %v, want %q", got, err, want)
+					}
+					wg.Wait()
+					if got, err := caches[0].Get(t.Context(), key); got != want || err != nil {
+						t.Errorf("later: got %q, %v, want %q", got, err, want)
+					}
+				})
+			})
+		}
+	}
+}

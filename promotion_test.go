@@ -1,11 +1,14 @@
 package nearcache_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,6 +255,26 @@ func TestPinnedKeys(t *testing.T) {
 		}
 		if served > 2*8 {
 			t.Errorf("a key was asked for %d times by two members in 5.3 s, want twice in a near lifetime at most", served)
+		}
+	})
+}
+
+// A hot key that cannot be had is asked for once a second, however many ticks there are: its readers see to it, if there are any.
+func TestAPinnedKeyThatCannotBeHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lasts = 10 * time.Second
+		var loads atomic.Int64
+		c := testcluster.Bubble(t, 2)
+		open(t, c, "ks", nearcache.Config[string]{
+			Hot: nearcache.HotConfig{Pin: []string{hotKey}},
+			Load: func(context.Context, string) (string, error) {
+				loads.Add(1)
+				return "", errors.New("the database is away")
+			},
+		})
+		time.Sleep(lasts)
+		if got, most := loads.Load(), int64(len(c.Nodes))*int64(lasts/time.Second)+2; got < most/4 || got > most {
+			t.Errorf("got %d loads in %v, want one a second and member at most", got, lasts)
 		}
 	})
 }

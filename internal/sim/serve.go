@@ -112,11 +112,11 @@ func (n *node) answer(req *request, rep *reply, asker *remoteAsker) {
 
 // resident answers a Get from the shard (keyspace.resident).
 func (n *node) resident(req *request, rep *reply, r route, remote bool) bool {
-	if req.spread && !r.owns() {
-		n.serveSpread(req, rep, r)
-		return true
-	}
 	if !r.owns() {
+		if req.spread {
+			n.serveSpread(req, rep, r)
+			return true
+		}
 		if n.heirloom(req, rep, r, remote) {
 			return true
 		}
