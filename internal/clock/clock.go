@@ -12,20 +12,23 @@ const (
 	Tick = 5 * time.Millisecond
 	// idleTicks without a reading, a second, park the ticker: a process that serves nothing does not wake up.
 	idleTicks = 200
-	// parked is the coarse reading while nobody keeps it up to date. No clock ever shows it: time starts at 1.
-	parked = 0
+
+	// What the coarse reading is where it is none. No clock ever shows these: time starts at 1.
+	parked = 0  // the ticker sleeps
+	spent  = -1 // the ticker has ticked since the last reading
 )
 
 // Clock measures nanoseconds since it was made, counted from 1, so that 0 can mean "never". Steps of the wall clock
 // do not move it. It is safe for concurrent use, owns one goroutine, and must be made by New.
 //
 // While the ticker runs, Now is late by a tick at most on an idle machine and by tens of milliseconds on a saturated
-// one; it is never ahead of Exact. Whoever needs a bound adds that, or reads Exact.
+// one; it is never ahead of Exact. Whoever needs a bound adds that, or reads Exact. The first reading after a tick is exact: so
+// is that of a process that was stopped, if it had not read the clock in the tick that it was stopped in.
 type Clock struct {
 	base time.Time
 
 	_ [64]byte // what every reader loads shares no line with anything that is written often
-	// now is the coarse reading: negative until somebody reads it, which turns it positive. So the ticker knows that it
+	// now is the coarse reading. The ticker makes it spent, the first reader after that sets it. So the ticker knows that it
 	// is wanted, and all but the first reader of a tick only load.
 	now atomic.Int64
 	_   [56]byte
@@ -65,15 +68,18 @@ func (c *Clock) Close() {
 
 // first is the first reading since the ticker last moved, or was parked.
 func (c *Clock) first() int64 {
-	n := c.now.Load()
-	if n == parked {
-		return c.unpark()
+	for {
+		n := c.now.Load()
+		if n == parked {
+			return c.unpark()
+		}
+		if n > 0 {
+			return n
+		}
+		if n = c.Exact(); c.now.CompareAndSwap(spent, n) {
+			return n
+		}
 	}
-	if n < 0 {
-		c.now.CompareAndSwap(n, -n) // fails when another reader, or the ticker, was faster
-		n = -n
-	}
-	return n
 }
 
 func (c *Clock) unpark() int64 {
@@ -108,7 +114,7 @@ func (c *Clock) tick() bool {
 	ticker := time.NewTicker(Tick)
 	defer ticker.Stop()
 	for idle := 0; idle < idleTicks; idle++ {
-		c.now.Store(-c.Exact())
+		c.now.Store(spent)
 		select {
 		case <-ticker.C:
 		case <-c.stop:

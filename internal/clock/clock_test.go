@@ -51,6 +51,15 @@ func TestFirstReadingAfterAPause(t *testing.T) {
 	})
 }
 
+// The first reading after a tick is exact, however late the ticker is: a process that was stopped does not go on where it was.
+func TestFirstReadingAfterATick(t *testing.T) {
+	c := &Clock{base: time.Now().Add(-time.Minute)} // its ticker does not run
+	c.now.Store(spent)
+	if got := c.Now(); got < int64(time.Minute) {
+		t.Errorf("got %v, want a minute", time.Duration(got))
+	}
+}
+
 func TestParksWhenNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New()
