@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearcache/nearcache/internal/testcluster"
 	"github.com/nearcache/nearcache/peers"
+	"github.com/nearcache/nearcache/ring"
 )
 
 // fleet is a cluster of child processes on loopback, each behind a proxy, with their origin in this process.
@@ -21,15 +22,16 @@ type fleet struct {
 	url     string
 	procs   []*testcluster.Process
 	proxies []*testcluster.Proxy
-	keys    []string // owned by n0
+	keys    []string      // owned by n0
+	bound   time.Duration // 0: the default
 }
 
 // On a machine that does much else a process pauses for longer than the default.
 const fleetPeerTimeout = 100 * time.Millisecond
 
-func newFleet(t *testing.T, nodes int) *fleet {
+func newFleet(t *testing.T, nodes int, bound time.Duration) *fleet {
 	t.Helper()
-	f := &fleet{t: t, o: newOrigin(func() time.Duration { return time.Millisecond })}
+	f := &fleet{t: t, o: newOrigin(func() time.Duration { return time.Millisecond }), bound: bound}
 	server := httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(server.Close)
 	f.url = server.URL
@@ -49,7 +51,7 @@ func newFleet(t *testing.T, nodes int) *fleet {
 func (f *fleet) spawn(i int, listen string) {
 	f.t.Helper()
 	f.procs[i] = testcluster.Spawn(f.t, testcluster.Settings{
-		ID: fmt.Sprint("n", i), Listen: listen, Advertise: f.proxies[i].Addr(), Origin: f.url, PeerTimeout: fleetPeerTimeout,
+		ID: fmt.Sprint("n", i), Listen: listen, Advertise: f.proxies[i].Addr(), Origin: f.url, PeerTimeout: fleetPeerTimeout, Bound: f.bound,
 	})
 	f.proxies[i].To(f.procs[i].Settings.Listen)
 }
@@ -179,7 +181,7 @@ func TestProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes and takes seconds: runs without -short")
 	}
-	f := newFleet(t, 4)
+	f := newFleet(t, 4, 0)
 	f.read()
 	testcluster.Last(300 * time.Millisecond)
 	f.halt(fleetCallers)
@@ -231,6 +233,84 @@ func TestProcesses(t *testing.T) {
 func (f *fleet) respawn() {
 	f.spawn(0, f.procs[0].Settings.Listen)
 	f.procs[0].Do(testcluster.Order{Members: f.members()})
+}
+
+// A process is stopped, with near copies of a minute or as the owner. When it wakes, and is told nothing, it serves nothing of which an Invalidate had
+// returned nil a Bound before: its clock went on, so that its leases are over as soon as the clock that near copies are held against has ticked.
+func TestAStoppedProcessServesNothingOld(t *testing.T) {
+	if testing.Short() || !testcluster.CanFreeze {
+		t.Skip("stops processes and takes seconds: runs without -short, where there is a signal for it")
+	}
+	f := newFleet(t, 5, 500*time.Millisecond)
+	for ill, what := range []string{"the owner", "a reader"} {
+		t.Run(what, func(t *testing.T) {
+			f.t = t
+			for range 5 { // a machine that does much else: no success is promised
+				if f.outdate(ill, f.nearKey()) {
+					return
+				}
+			}
+			t.Error("no invalidation returned nil")
+		})
+	}
+}
+
+// outdate makes the value of a key of n0's old while a process, and n0, are stopped, and reads it there when the process runs on. False: the
+// invalidation did not return nil.
+func (f *fleet) outdate(ill int, key string) bool {
+	f.t.Helper()
+	const lag = 200 * time.Millisecond // of the clock, on a machine that does much else
+	call := func(op testcluster.Op) testcluster.Order {
+		return testcluster.Order{Call: &testcluster.Call{Op: op, Keyspace: testcluster.Near, Keys: []string{key}}}
+	}
+	for range 2 { // an answer that was waited for may not have been kept
+		for _, p := range f.procs {
+			p.Do(call(testcluster.Get))
+		}
+	}
+	f.procs[0].Freeze()
+	f.procs[ill].Freeze()
+	f.proxies[0].BlackHole() // nobody tells n0 what it is owed
+	want := f.o.bump(key)
+	failed := f.procs[2].Do(call(testcluster.Invalidate)).Answers[0].Error
+	testcluster.Last(f.bound + slack)
+	f.procs[ill].Thaw()
+	for woke := time.Now(); ; testcluster.Wait() {
+		a := f.procs[ill].Do(call(testcluster.Get)).Answers[0]
+		got, err := testcluster.Version(key, a.Value)
+		if a.Error != "" || err != nil {
+			f.t.Fatalf("got %+v, %v", a, err)
+		}
+		if got >= want || failed != "" {
+			break
+		}
+		if took := time.Since(woke); took > lag {
+			f.t.Fatalf("got version %d, %v after it woke, of a key whose version %d was invalidated a Bound before", got, took, want)
+		}
+	}
+	f.procs[0].Thaw()
+	f.proxies[0].Heal()
+	f.returned()
+	return failed == ""
+}
+
+// nearKey returns a key, of the keyspace with near copies, that n0 owns and that n1 is no stand-in for, which would be told.
+func (f *fleet) nearKey() string {
+	f.t.Helper()
+	var members []ring.Member
+	for i := range f.procs {
+		members = append(members, ring.Member{ID: fmt.Sprint("n", i)})
+	}
+	r, err := ring.New(members)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		key := fmt.Sprint("near-", i)
+		if list := r.Prefer(nil, ring.Hash(testcluster.Near, key), 3); list[0] == 0 && list[1] != 1 && list[2] != 1 {
+			return key
+		}
+	}
 }
 
 // A child does not outlive its parent.

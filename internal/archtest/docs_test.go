@@ -36,6 +36,28 @@ func TestNamedFunctionsExist(t *testing.T) {
 	}
 }
 
+// A test is named `TestX`, in the root, or `internal/sim/TestX`.
+var namedTest = regexp.MustCompile("`(?:([a-z0-9_/]+)/)?(Test[A-Z][A-Za-z0-9_]*)`")
+
+// Every test that a document names exists.
+func TestNamedTestsExist(t *testing.T) {
+	tests := map[string]bool{}
+	for _, s := range sources(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.test {
+				tests[path.Join(s.dir, f.Name.Name)] = true
+			}
+		}
+	}
+	for _, doc := range documents {
+		for _, m := range namedTest.FindAllStringSubmatch(readDoc(t, doc), -1) {
+			if name := path.Join(m[1], m[2]); !tests[name] {
+				t.Errorf("%s names the test %s, which does not exist", doc, name)
+			}
+		}
+	}
+}
+
 // functionName returns f's name as documents write it: New, Cache.Get.
 func functionName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
