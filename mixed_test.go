@@ -30,6 +30,9 @@ type mixed struct {
 	fresh [][]string // by owner: keys that no check has used
 	hot   []string   // keys that are read while processes are replaced
 
+	bound    time.Duration
+	replicas int
+
 	mu      sync.Mutex // guards instead
 	instead map[string]answer
 }
@@ -42,16 +45,16 @@ type answer struct {
 
 const (
 	mixedNodes       = 3
-	mixedPeerTimeout = 5 * time.Second  // nothing is slow here but the machine
-	mixedBound       = 10 * time.Second // a pause of the machine ends no lease and no copy
+	mixedHot         = 10              // keys of each owner
+	mixedPeerTimeout = 5 * time.Second // nothing is slow here but the machine
 	mixedLoad        = 20 * time.Millisecond
 )
 
 // newMixed starts all members from one program.
-func newMixed(t *testing.T, program string) *mixed {
+func newMixed(t *testing.T, program string, bound time.Duration, replicas int) *mixed {
 	t.Helper()
 	m := &mixed{
-		t: t, o: newOrigin(func() time.Duration { return mixedLoad }), procs: make([]*testcluster.Process, mixedNodes),
+		t: t, bound: bound, replicas: replicas, o: newOrigin(func() time.Duration { return mixedLoad }), procs: make([]*testcluster.Process, mixedNodes),
 		fresh: make([][]string, mixedNodes), instead: make(map[string]answer),
 	}
 	server := httptest.NewServer(http.HandlerFunc(m.serve))
@@ -65,7 +68,7 @@ func newMixed(t *testing.T, program string) *mixed {
 	}
 	for i := range m.procs {
 		m.fresh[i] = m.procs[0].Do(testcluster.Order{Owned: 1000, By: fmt.Sprint("n", i)}).Keys
-		m.hot = append(m.hot, m.take(i, 10)...)
+		m.hot = append(m.hot, m.take(i, mixedHot)...)
 	}
 	return m
 }
@@ -73,7 +76,7 @@ func newMixed(t *testing.T, program string) *mixed {
 func (m *mixed) spawn(i int, program, listen string) {
 	m.t.Helper()
 	m.procs[i] = testcluster.Spawn(m.t, testcluster.Settings{
-		Program: program, ID: fmt.Sprint("n", i), Listen: listen, Origin: m.url, PeerTimeout: mixedPeerTimeout, Bound: mixedBound,
+		Program: program, ID: fmt.Sprint("n", i), Listen: listen, Origin: m.url, PeerTimeout: mixedPeerTimeout, Bound: m.bound, Replicas: m.replicas,
 	})
 }
 
@@ -422,7 +425,7 @@ func TestMixedRevisions(t *testing.T) {
 	if other == "" {
 		t.Skip("needs a build of another revision: scripts/compat.sh makes one")
 	}
-	m := newMixed(t, other)
+	m := newMixed(t, other, 10*time.Second, 1) // a pause of the machine ends no lease and no copy
 	m.check()
 	for _, step := range []struct {
 		name, program string
@@ -438,6 +441,46 @@ func TestMixedRevisions(t *testing.T) {
 			t.Logf("%s of n%d", step.name, i)
 			m.replace(i, step.program, step.end)
 			m.check()
+		}
+	}
+}
+
+// With Replicas members of the two revisions keep copies for each other: whoever dies, of whatever revision, costs no loads of what others keep.
+func TestMixedRevisionsWithReplicas(t *testing.T) {
+	other := os.Getenv(otherMember)
+	if other == "" {
+		t.Skip("needs a build of another revision: scripts/compat.sh makes one")
+	}
+	m := newMixed(t, other, time.Second, 2) // a short one, as no copies are taken for five Bounds after a start
+	for i := range m.procs {
+		m.settled()
+		m.copied()
+		m.o.total()
+		m.replace(i, "", (*testcluster.Process).Kill)
+		if got := m.o.total(); got > mixedHot/2 { // a machine that stands still may end a lease
+			t.Errorf("the end of n%d cost %d loads, want none: each of its %d keys has a replica", i, got, mixedHot)
+		}
+	}
+}
+
+// copied reads until all keys have a replica.
+func (m *mixed) copied() {
+	m.t.Helper()
+	var want []testcluster.Answer
+	for _, key := range m.hot {
+		want = append(want, value(key, 0))
+	}
+	for start := time.Now(); ; testcluster.Last(100 * time.Millisecond) {
+		var entries int64
+		for _, r := range m.expect(testcluster.Get, m.hot, want...) {
+			m.lines(r)
+			entries += r.Stats.Keyspaces[testcluster.Keyspace].ShardEntries
+		}
+		if entries == int64(2*len(m.hot)) {
+			return
+		}
+		if time.Since(start) > 30*time.Second {
+			m.t.Fatalf("%d keys have %d entries, want two each", len(m.hot), entries)
 		}
 	}
 }

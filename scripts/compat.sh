@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Are members built from this checkout and from another revision members of one cluster? TestMixedRevisions takes a cluster of
-# processes from the other revision to this one and back. Needs go and git.
+# processes from the other revision to this one and back, TestMixedRevisionsWithReplicas one that keeps replicas. Needs go and git.
 #
 #   scripts/compat.sh                 against the previous commit and the last release
 #   scripts/compat.sh v0.3.0 v0.4.1   against these: before a release, all that may meet it in a cluster
@@ -54,7 +54,7 @@ build() {
 against() {
 	echo "compat: against $1"
 	build "$2" || { echo "compat: $1 does not build" >&2; return 1; }
-	NEARCACHE_OTHER_MEMBER="$scratch/member" go test -count=1 -timeout 3m -run '^TestMixedRevisions$' .
+	NEARCACHE_OTHER_MEMBER="$scratch/member" go test -count=1 -timeout 3m -run '^TestMixedRevisions' .
 }
 
 revisions=("$@")

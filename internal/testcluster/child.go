@@ -34,6 +34,7 @@ type Settings struct {
 	Origin      string // URL that loads a key: see Origin
 	PeerTimeout time.Duration
 	Bound       time.Duration // 0: the default
+	Replicas    int           // 0: the default
 }
 
 // Order is what a child is told. It answers each order with one Report, in their sequence.
@@ -140,7 +141,8 @@ func (c *child) start() error {
 	c.settings.Listen = l.Addr().String()
 	c.node, err = nearcache.Start(context.Background(), nearcache.NodeConfig{
 		ID: c.settings.ID, Listener: l, Advertise: c.settings.Advertise, Discovery: c.list,
-		PeerTimeout: c.settings.PeerTimeout, Bound: c.settings.Bound, Logger: slog.New(slog.NewTextHandler(c.log, nil)),
+		PeerTimeout: c.settings.PeerTimeout, Bound: c.settings.Bound, Replicas: c.settings.Replicas,
+		Logger: slog.New(slog.NewTextHandler(c.log, nil)),
 	})
 	if err != nil {
 		return err
