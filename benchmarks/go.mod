@@ -13,7 +13,6 @@ require (
 	github.com/hashicorp/golang-lru/arc/v2 v2.0.7
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/klauspost/compress v1.20.4
-	github.com/maypok86/otter v1.2.4
 	github.com/maypok86/otter/v2 v2.4.0
 	github.com/nearcache/nearcache v0.0.0-00010101000000-000000000000
 	github.com/puzpuzpuz/xsync/v4 v4.5.0
@@ -26,9 +25,7 @@ require (
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dgryski/go-metro v0.0.0-20250106013310-edb8663e5e33 // indirect
-	github.com/dolthub/maphash v0.1.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
-	github.com/gammazero/deque v0.2.1 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/golang-lru/arc/v2"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	s3fifo "github.com/maypok86/otter"
 	"github.com/maypok86/otter/v2"
 
 	"github.com/nearcache/nearcache/internal/store"
@@ -37,35 +36,42 @@ func policies() []policy {
 	}
 }
 
-// requestOf is read-through over get and set. settle, if there is any, waits for what set left to do in the background; it is called after every
-// so many sets: a cache that decides later would decide otherwise.
-func requestOf(get func(string) bool, set func(string), settle func(), every int) func(string) bool {
-	sets := 0
+// readsThrough sets what get does not find.
+func readsThrough(get func(string) bool, set func(string)) func(string) bool {
 	return func(key string) bool {
 		if get(key) {
 			return true
 		}
 		set(key)
-		if sets++; settle != nil && sets%every == 0 {
+		return false
+	}
+}
+
+// settled is set for a cache that evicts in the background: settle waits for that, often enough that no more than a hundredth of the entries are
+// there beyond their number.
+func settled(set func(string), settle func(), entries int) func(string) {
+	sets, every := 0, max(1, entries/100)
+	return func(key string) {
+		set(key)
+		if sets++; sets%every == 0 {
 			settle()
 		}
-		return false
 	}
 }
 
 // policyEngine is that of both tiers.
 func policyEngine(_ testing.TB, entries int) func(string) bool {
 	s := store.New[struct{}](store.Config{MaxBytes: 1 << 50, MaxEntries: int64(entries), Shards: 1})
-	return requestOf(func(key string) bool { return s.Get(key, 0) != nil }, func(key string) {
+	return readsThrough(func(key string) bool { return s.Get(key, 0) != nil }, func(key string) {
 		tx := s.Begin(key)
 		defer tx.End()
 		tx.Put(struct{}{}, 0, math.MaxInt64, 0)
-	}, nil, 0)
+	})
 }
 
 func policyTinyLFU(_ testing.TB, entries int) func(string) bool {
 	c := tinylfu.New(entries, 10*entries)
-	return requestOf(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, nil) }, nil, 0)
+	return readsThrough(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, nil) })
 }
 
 func policyLRU(tb testing.TB, entries int) func(string) bool {
@@ -74,7 +80,7 @@ func policyLRU(tb testing.TB, entries int) func(string) bool {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return requestOf(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, struct{}{}) }, nil, 0)
+	return readsThrough(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, struct{}{}) })
 }
 
 func policy2Q(tb testing.TB, entries int) func(string) bool {
@@ -83,7 +89,7 @@ func policy2Q(tb testing.TB, entries int) func(string) bool {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return requestOf(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, struct{}{}) }, nil, 0)
+	return readsThrough(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, struct{}{}) })
 }
 
 func policyARC(tb testing.TB, entries int) func(string) bool {
@@ -92,18 +98,7 @@ func policyARC(tb testing.TB, entries int) func(string) bool {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return requestOf(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, struct{}{}) }, nil, 0)
-}
-
-// policyS3FIFO is otter's first version, whose policy it was.
-func policyS3FIFO(tb testing.TB, entries int) func(string) bool {
-	tb.Helper()
-	c, err := s3fifo.MustBuilder[string, struct{}](entries).Build()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(c.Close)
-	return requestOf(c.Has, func(key string) { c.Set(key, struct{}{}) }, nil, 0)
+	return readsThrough(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Add(key, struct{}{}) })
 }
 
 func policyOtter(tb testing.TB, entries int) func(string) bool {
@@ -113,7 +108,7 @@ func policyOtter(tb testing.TB, entries int) func(string) bool {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { c.StopAllGoroutines() })
-	return requestOf(func(key string) bool { _, ok := c.GetIfPresent(key); return ok }, func(key string) { c.Set(key, struct{}{}) }, c.CleanUp, 16)
+	return readsThrough(func(key string) bool { _, ok := c.GetIfPresent(key); return ok }, settled(func(key string) { c.Set(key, struct{}{}) }, c.CleanUp, entries))
 }
 
 func policyTheine(tb testing.TB, entries int) func(string) bool {
@@ -123,7 +118,7 @@ func policyTheine(tb testing.TB, entries int) func(string) bool {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(c.Close)
-	return requestOf(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Set(key, struct{}{}, 1) }, c.Wait, 16)
+	return readsThrough(func(key string) bool { _, ok := c.Get(key); return ok }, settled(func(key string) { c.Set(key, struct{}{}, 1) }, c.Wait, entries))
 }
 
 func policyRistretto(tb testing.TB, entries int) func(string) bool {
@@ -135,7 +130,7 @@ func policyRistretto(tb testing.TB, entries int) func(string) bool {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(c.Close)
-	return requestOf(func(key string) bool { _, ok := c.Get(key); return ok }, func(key string) { c.Set(key, struct{}{}, 1) }, c.Wait, 16)
+	return readsThrough(func(key string) bool { _, ok := c.Get(key); return ok }, settled(func(key string) { c.Set(key, struct{}{}, 1) }, c.Wait, entries))
 }
 
 // hitRatio is the share of keys, in percent, that the policy finds resident.
