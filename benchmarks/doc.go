@@ -4,7 +4,7 @@
 //
 //	go run ./cmd/compare                              # everything, judged by the goals: some twelve minutes
 //	go test -run='^$' -bench=. -timeout=1h            # everything
-//	go test -run='^$' -bench=RemoteGet/bytes=1024     # gets of resident values that another process owns
+//	go test -run='^$' -bench='RemoteGet/bytes=1024$'  # gets of resident values that another process owns
 //	go test -run='^$' -bench=HitRatio -traces=DIR     # hit ratios on the *.keys.zst in a directory, zstd texts with a key per line
 //	go test -v -run=HitRatio                          # the engine's alone, as a test
 //

@@ -20,6 +20,9 @@ import (
 // serverRemotes starts Redis and memcached, where they are installed, and connects to them.
 func serverRemotes(b *testing.B, spec *ownerSpec) (out []remote) {
 	b.Helper()
+	if !chosen("rueidis") && !chosen("go-redis") && !chosen("gomemcache") {
+		return nil // no noise in a profile
+	}
 	if addr, used := startServer(b, "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"); addr != "" {
 		for _, r := range []remote{rueidisRemote(b, addr, spec), goRedisRemote(b, addr)} {
 			r.usage = used
