@@ -11,7 +11,7 @@ import (
 
 var (
 	rounds       = flag.Int("rounds", 5, "rounds of a benchmark, at least")
-	slice        = flag.Duration("slice", 300*time.Millisecond, "how long a system runs in a round")
+	slice        = flag.Duration("slice", 250*time.Millisecond, "how long a system runs in a round")
 	only         = flag.String("only", "", "measure this system alone")
 	ownerProfile = flag.String("ownercpuprofile", "", "file for a CPU profile of the owner process")
 	tracesDir    = flag.String("traces", "../testdata/traces", "directory of the *.keys.zst traces")

@@ -13,9 +13,9 @@ import (
 	"github.com/nearcache/nearcache"
 )
 
-// sizes are what values of several sizes take 1.6 to 16 MiB together.
+// sizes are so many values of each size that 1,024 callers do not all want the same: calls for one key share an answer in nearcache and groupcache.
 func sizes() []values {
-	return []values{{100, 16 << 10}, {valueBytes, 16 << 10}, {10 << 10, 1600}, {100 << 10, 160}}
+	return []values{{100, 16 << 10}, {valueBytes, 16 << 10}, {10 << 10, 8 << 10}, {100 << 10, 2 << 10}}
 }
 
 // BenchmarkRemoteGet gets resident values that another process owns, without near copies. x-groupcache is nearcache's throughput divided by
