@@ -9,8 +9,9 @@
 //	go test -v -run=HitRatio                          # the engine's alone, as a test
 //
 // A benchmark's figures are medians of rounds, -rounds=5 of them or one per iteration if -benchtime asks for more
-// (-benchtime=20x). In a round every system runs once for a slice of time (-slice=300ms), in another order each time; ratios are formed
-// within a round. On shared machines trust the ratios, not the absolute figures: docs/design.md section 13 has what they should be.
+// (-benchtime=20x). In a round every system runs once for a slice of time (-slice=250ms), in another order each time; ratios are formed
+// within a round. On shared machines trust the ratios, not the absolute figures: docs/design.md section 13 has what they should be, and
+// docs/performance.md what they were.
 //
 // The owner of the values is a child process: this test binary once more. redis-server and memcached are started where they are installed (Debian's
 // packages of these names), else their clients are left out. -only=nearcache measures one system alone, which is what a profile wants;

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,6 +56,21 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestShort(t *testing.T) {
+	for v, want := range map[float64]string{0.012345: "0.0123", 12.345: "12.3", 123.4: "123", 45_678.9: "45679"} {
+		if got := short(v); got != want {
+			t.Errorf("%v: got %s, want %s", v, got, want)
+		}
+	}
+}
+
+func TestByNumbers(t *testing.T) {
+	got := slices.SortedFunc(slices.Values([]string{"bytes=1024/callers=16", "bytes=1024/callers=2", "bytes=100/callers=128"}), byNumbers)
+	if want := []string{"bytes=100/callers=128", "bytes=1024/callers=2", "bytes=1024/callers=16"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // What compare writes of an earlier run can be read.
 func TestCompareAnEarlierRun(t *testing.T) {
 	dir := t.TempDir()
@@ -62,10 +78,18 @@ func TestCompareAnEarlierRun(t *testing.T) {
 	if err := os.WriteFile(in, []byte(output), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := compare("", in, dir, nil); err != nil {
+	doc := filepath.Join(dir, "doc.md")
+	if err := os.WriteFile(doc, []byte("Before.\n"+begins+"An earlier run.\n"+ends+"After.\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"figures.csv": "GetMany/keys=100/callers=1,raw-p50-µs,150", "goals.csv": "near hit: allocations,0,<= 0,yes"} {
+	if err := compare("", in, dir, doc, nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"figures.csv": "GetMany/keys=100/callers=1,raw-p50-µs,150\n",
+		"goals.csv":   "near hit: allocations,0,<= 0,yes\n",
+		"doc.md":      "| | nearcache | raw |\n|---|---|---|\n| keys=100/callers=1 | 300 | 150 |\n",
+	} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(got), want) {
 			t.Errorf("%s: %v, want a line %q in:\n%s", name, err, want, got)
 		}
@@ -80,6 +104,13 @@ func TestCompareAnEarlierRun(t *testing.T) {
 		} else if err != nil {
 			t.Fatalf("the picture is no XML: %v", err)
 		}
+	}
+	text, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := string(text); !strings.HasPrefix(s, "Before.\n"+begins) || !strings.HasSuffix(s, ends+"After.\n") || strings.Contains(s, "earlier") {
+		t.Errorf("the document is\n%s", s)
 	}
 	if !strings.Contains(string(svg), "near hit: allocations") {
 		t.Error("the picture lacks a goal that was judged")

@@ -3,9 +3,10 @@
 //	go run ./cmd/compare                       # everything, some twelve minutes on two cores
 //	go run ./cmd/compare -bench 'Near|Ring'    # some of it
 //	go run ./cmd/compare -in results/bench.txt # no run: what an earlier one wrote
+//	go run ./cmd/compare -doc ../docs/performance.md -args -traces=DIR
 //
 // It writes to -out, by default results: bench.txt, the benchmarks' own output; figures.csv, every figure; goals.csv, the table that it prints; and
-// goals.svg, a picture of it. A row whose benchmark did not run is left out. It fails only if a benchmark does: whether goals are met is for people
+// goals.svg, a picture of it. With -doc the tables of a document are replaced, too. A row whose benchmark did not run is left out. It fails only if a benchmark does: whether goals are met is for people
 // to judge, on a machine that does nothing else.
 package main
 
@@ -13,9 +14,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,37 +26,43 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 func main() {
 	bench := flag.String("bench", ".", "which benchmarks, as for go test")
 	in := flag.String("in", "", "file with the output of an earlier run")
 	out := flag.String("out", "results", "directory for what is written")
+	doc := flag.String("doc", "", "document whose measured part is replaced, as ../docs/performance.md")
 	args := flag.String("args", "", "further arguments for the benchmarks, as -rounds=9 -traces=DIR")
 	flag.Parse()
-	if err := compare(*bench, *in, *out, strings.Fields(*args)); err != nil {
+	if err := compare(*bench, *in, *out, *doc, strings.Fields(*args)); err != nil {
 		fmt.Fprintln(os.Stderr, "compare:", err)
 		os.Exit(1)
 	}
 }
 
-func compare(bench, in, out string, args []string) error {
+func compare(bench, in, out, doc string, args []string) error {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return err
 	}
-	var text []byte
-	var err error
-	if in != "" {
-		text, err = os.ReadFile(in)
-	} else if text, err = run(bench, args); err == nil {
-		err = os.WriteFile(filepath.Join(out, "bench.txt"), text, 0o666)
-	}
-	if err != nil {
-		return err
-	}
-	all := parse(string(text))
+	text, failed := measure(bench, in, out, args)
+	all := parse(string(text)) // what a failed run has measured, too
 	rows := judge(all)
 	printTable(os.Stdout, rows)
+	return errors.Join(failed, write(out, all, rows), updateDocument(doc, machine(string(text)), all, rows))
+}
+
+// measure returns the output of an earlier run, or of one that it makes and keeps.
+func measure(bench, in, out string, args []string) ([]byte, error) {
+	if in != "" {
+		return os.ReadFile(in)
+	}
+	text, err := run(bench, args)
+	return text, errors.Join(err, os.WriteFile(filepath.Join(out, "bench.txt"), text, 0o666))
+}
+
+func write(out string, all figures, rows []row) error {
 	if err := writeCSV(filepath.Join(out, "figures.csv"), figureRecords(all)); err != nil {
 		return err
 	}
@@ -67,10 +76,32 @@ func compare(bench, in, out string, args []string) error {
 func run(bench string, args []string) ([]byte, error) {
 	var text bytes.Buffer
 	both := io.MultiWriter(os.Stdout, &text)
-	fmt.Fprintf(both, "machine: %d cores, %s\n", runtime.NumCPU(), runtime.Version())
-	cmd := exec.CommandContext(context.Background(), "go", append([]string{"test", "-run=^$", "-bench=" + bench, "-timeout=1h", "."}, args...)...)
+	args = append([]string{"test", "-run=^$", "-bench=" + bench, "-timeout=1h", "."}, args...)
+	fmt.Fprintf(both, "%s%d cores, %s/%s, %s, commit %s, load average before the run %s, %s, go %s\n", machineLine, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH,
+		runtime.Version(), commit(), load(), time.Now().UTC().Format("2006-01-02 15:04 MST"), strings.Join(args, " "))
+	cmd := exec.CommandContext(context.Background(), "go", args...)
 	cmd.Stdout, cmd.Stderr = both, os.Stderr
-	return text.Bytes(), cmd.Run()
+	err := cmd.Run()
+	return text.Bytes(), err
+}
+
+// commit is what is measured, as far as git tells.
+func commit() string {
+	out, err := exec.CommandContext(context.Background(), "git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// load tells how busy the machine was in the last minute.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	minute, _, _ := strings.Cut(string(text), " ")
+	return minute
 }
 
 func printTable(out io.Writer, rows []row) {
@@ -82,7 +113,13 @@ func printTable(out io.Writer, rows []row) {
 	w.Flush()
 }
 
-func short(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+// short has three digits, or as many as there are before the point.
+func short(v float64) string {
+	if math.Abs(v) >= 1000 && !math.IsInf(v, 0) {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
 
 func figureRecords(all figures) [][]string {
 	records := [][]string{{"benchmark", "metric", "value"}}
