@@ -116,7 +116,7 @@ func TestMeter(t *testing.T) {
 		if got := m.seen[len(m.seen)-1][old]; got != 1 {
 			t.Errorf("%d old reads, want what was read within a Bound not to be one", got)
 		}
-		if got := m.recovery(); got != time.Second {
+		if got := m.recovery(fresh); got != time.Second {
 			t.Errorf("recovered after %v, want a second", got)
 		}
 		counter := make([]int64, 50)

@@ -97,20 +97,23 @@ func (m *meter) rates(counter []int64) (mean, most float64) {
 	return float64(counter[last]-counter[first]) * float64(second) / float64(last-first), most
 }
 
-// recovery is how long it took after the break until nine of ten reads of a slot were fresh, and stayed so for half a second; negative: they
-// never were. Where nothing is mended it counts from the break's begin.
-func (m *meter) recovery() time.Duration {
+// recovery is how long it took after the break until nine of ten reads of a slot had an answer of these kinds, and stayed so for half a second;
+// negative: they never had. Where nothing is mended it counts from the break's begin.
+func (m *meter) recovery(good ...int) time.Duration {
 	const calm = 5
 	from := int(m.s.to / slot)
 	if m.s.begin == nil {
 		from = int(m.s.from / slot)
 	}
 	for i, run := from, 0; i < int(m.s.lasts/slot); i++ {
-		all := 0
-		for _, n := range m.seen[i] {
+		all, had := 0, 0
+		for kind, n := range m.seen[i] {
 			all += n
+			if slices.Contains(good, kind) {
+				had += n
+			}
 		}
-		if run++; m.seen[i][fresh]*10 < all*9 {
+		if run++; had*10 < all*9 {
 			run = 0
 		}
 		if run == calm {
@@ -120,7 +123,7 @@ func (m *meter) recovery() time.Duration {
 	return -1
 }
 
-const tableHead = "protection |  fresh  stale   shed failed    old |    p50     p99 | database: queries/s (peak) of limit, useful | recovery"
+const tableHead = "protection |  fresh  stale   shed failed    old |    p50     p99 | database: queries/s (peak) of limit, useful | answered, fresh again after"
 
 // row is the result as a line of the table.
 func (m *meter) row(protected bool) string {
@@ -141,12 +144,14 @@ func (m *meter) row(protected bool) string {
 	}
 	mean, most := m.rates(m.queries)
 	useful, _ := m.rates(m.useful)
-	recovery := "never"
-	if d := m.recovery(); d >= 0 {
-		recovery = d.String()
+	after := func(good ...int) string {
+		if d := m.recovery(good...); d >= 0 {
+			return d.String()
+		}
+		return "never"
 	}
-	row := fmt.Sprintf("%-10s | %s %s %s %s %s | %6v %7v | %17.0f (%.0f) of %.0f, %.0f useful | %s", onOff(protected),
-		share(fresh), share(stale), share(shed), share(failed), share(old), quantile(0.5), quantile(0.99), mean, most, m.db.perSecond(), useful, recovery)
+	row := fmt.Sprintf("%-10s | %s %s %s %s %s | %6v %7v | %17.0f (%.0f) of %.0f, %.0f useful | %s, %s", onOff(protected),
+		share(fresh), share(stale), share(shed), share(failed), share(old), quantile(0.5), quantile(0.99), mean, most, m.db.perSecond(), useful, after(fresh, stale), after(fresh))
 	if m.remark != "" {
 		row += fmt.Sprintf("\n%-10s | %s", "", m.remark)
 	}
