@@ -6,6 +6,7 @@
 //	go test -run='^$' -bench=. -timeout=1h            # everything
 //	go test -run='^$' -bench='RemoteGet/bytes=1024$'  # gets of resident values that another process owns
 //	go test -run='^$' -bench=HitRatio -traces=DIR     # hit ratios on the *.keys.zst in a directory, zstd texts with a key per line
+//	go test -run='^$' -bench=BesideInvalidations           # reads while 30,000 keys a second are invalidated
 //	go test -v -run=HitRatio                          # the engine's alone, as a test
 //
 // A benchmark's figures are medians of rounds, -rounds=5 of them or one per iteration if -benchtime asks for more
