@@ -25,7 +25,7 @@ func TestDrill(t *testing.T) {
 		}
 	}
 	t.Logf("\n%s", out)
-	if len(rows) != 2 || !strings.HasSuffix(rows[0], "| never\n") || strings.HasSuffix(rows[1], "| never\n") {
+	if len(rows) != 2 || !strings.HasSuffix(rows[0], " never\n") || strings.HasSuffix(rows[1], " never\n") {
 		t.Errorf("want that readers never see the changes with the protection off, and do with it on")
 	}
 }
