@@ -79,9 +79,9 @@ section_lint() { # .golangci.yml, formatting included
 	done
 }
 
-# race_test runs go test -race with its arguments, and again what crashed the race detector itself: with Go 1.26 it does so now and
-# then where two threads run the timers of a testing/synctest bubble (golang/go#78156), so that the second run has one. A test that
-# fails, a race that is reported and a panic are final.
+# race_test runs go test -race with its arguments, and again what crashed the race detector itself: with Go 1.26 it does so where two
+# threads run the timers of a testing/synctest bubble (golang/go#78156), so that the second run has one. A test that fails, a race that is
+# reported and a panic are final.
 race_test() {
 	local log packages=("${@}") flags=() try
 	while [[ ${packages[0]} == -* ]]; do flags+=("${packages[0]}"); packages=("${packages[@]:1}"); done
@@ -107,8 +107,8 @@ race_test() {
 
 section_test() { # the README's test command, under the race detector
 	local start=$SECONDS
-	race_test ./... || fail "go test -race ./..."
-	[ $((SECONDS - start)) -le 240 ] || echo "WARNING: the core's tests took $((SECONDS - start)) s; they should take less than 240 s on 2 cores"
+	race_test -cpu=1 ./... || fail "go test -race ./..." # with two threads the root crashes the race detector nearly every time
+	[ $((SECONDS - start)) -le 600 ] || echo "WARNING: the core's tests took $((SECONDS - start)) s; they should take less than 600 s on 2 cores"
 }
 
 section_sim() { # the protocol under faults, simulated: SIM_SEEDS seeds of every profile, and every rule switched off once
@@ -118,7 +118,7 @@ section_sim() { # the protocol under faults, simulated: SIM_SEEDS seeds of every
 
 section_repeat() { # the concurrent packages once more, several times, with more and fewer threads
 	go test -race -short -count=2 -cpu 1,4 -timeout 8m \
-		./internal/clock ./internal/counter ./internal/origin ./near ./singleflight ||
+		./hotkey ./internal/clock ./internal/counter ./internal/origin ./internal/shard ./internal/store ./internal/tag ./invalidation ./near ./singleflight ||
 		fail "a repeated run failed"
 }
 
