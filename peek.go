@@ -173,19 +173,8 @@ func (n *Node) vouches(r route, incarnation uint64, now int64) bool {
 
 // knowsRings tells whether all members that are heard go by the ring in use or one of the last window.
 func (m *members) knowsRings(now int64) bool {
-	known := func(view uint64) bool {
-		if view == m.Ring.Fingerprint() {
-			return true
-		}
-		for i := range m.Past {
-			if p := &m.Past[i]; now < p.Until && view == p.Ring.Fingerprint() {
-				return true
-			}
-		}
-		return false
-	}
 	for _, p := range m.peers {
-		if p != nil && now < p.source.LeaseUntil.Load() && !known(p.view.Load()) {
+		if p != nil && now < p.source.LeaseUntil.Load() && !m.Knows(p.view.Load(), now) {
 			return false
 		}
 	}

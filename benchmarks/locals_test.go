@@ -183,6 +183,21 @@ func localOtter(tb testing.TB, entries int) local {
 	}
 }
 
+// localWithCosts is a cache whose entries have costs, all 1 here, and which takes them in later.
+func localWithCosts(c interface {
+	Get(key string) ([]byte, bool)
+	SetWithTTL(key string, value []byte, cost int64, ttl time.Duration) bool
+	Wait()
+},
+) local {
+	get := func(key string) bool { _, ok := c.Get(key); return ok }
+	return local{
+		shared: true, hits: loopOver(get), peek: get,
+		set:    func(key string, value []byte) { c.SetWithTTL(key, value, 1, lifetime) },
+		settle: c.Wait,
+	}
+}
+
 func localTheine(tb testing.TB, entries int) local {
 	tb.Helper()
 	c, err := theine.NewBuilder[string, []byte](int64(entries)).Build()
@@ -190,12 +205,7 @@ func localTheine(tb testing.TB, entries int) local {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(c.Close)
-	get := func(key string) bool { _, ok := c.Get(key); return ok }
-	return local{
-		shared: true, hits: loopOver(get), peek: get,
-		set:    func(key string, value []byte) { c.SetWithTTL(key, value, 1, lifetime) },
-		settle: c.Wait,
-	}
+	return localWithCosts(c)
 }
 
 func localRistretto(tb testing.TB, entries int) local {
@@ -207,12 +217,7 @@ func localRistretto(tb testing.TB, entries int) local {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(c.Close)
-	get := func(key string) bool { _, ok := c.Get(key); return ok }
-	return local{
-		shared: true, hits: loopOver(get), peek: get,
-		set:    func(key string, value []byte) { c.SetWithTTL(key, value, 1, lifetime) },
-		settle: c.Wait,
-	}
+	return localWithCosts(c)
 }
 
 func localLRU(tb testing.TB, entries int) local {

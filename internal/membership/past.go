@@ -59,6 +59,13 @@ func (v *View) Before(hash uint64, now int64) string {
 // Blurred tells whether there were more changes of the ring than Past has.
 func (v *View) Blurred(now int64) bool { return now < v.blurred }
 
+// Knows tells whether a fingerprint is that of the ring in use, or of one of the past.
+func (v *View) Knows(fingerprint uint64, now int64) bool {
+	return fingerprint == v.Ring.Fingerprint() || slices.ContainsFunc(v.Past, func(p Past) bool {
+		return now < p.Until && fingerprint == p.Ring.Fingerprint()
+	})
+}
+
 // Gained tells whether others kept what lies at hash by a ring of the past, as its owner and replicas, and may not know yet that this member
 // does: they may be told of invalidations that it does not hear of. agrees tells whether a member is known to go by the ring in use: it
 // passes on what it is told. One of them is enough, since all of them are told. copies are the owner and its replicas.

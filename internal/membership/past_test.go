@@ -22,10 +22,20 @@ func TestPastRings(t *testing.T) {
 		}
 		return table.View()
 	}
-	if v := set(10, self, b, c); len(v.Past) != 1 || v.Past[0].Ring.Index("a") >= 0 || v.Electorate(10) != 3 {
+	first := set(10, self, b, c)
+	if v := first; len(v.Past) != 1 || v.Past[0].Ring.Index("a") >= 0 || v.Electorate(10) != 3 {
 		t.Fatalf("got %d rings of the past, electorate %d; before the first list it was that of the others", len(v.Past), v.Electorate(10))
 	}
 	v := set(20, self)
+	for _, tt := range []struct {
+		view uint64
+		now  int64
+		want bool
+	}{{v.Ring.Fingerprint(), 30, true}, {first.Ring.Fingerprint(), 24, true}, {first.Ring.Fingerprint(), 25, false}, {1, 20, false}} {
+		if got := v.Knows(tt.view, tt.now); got != tt.want {
+			t.Errorf("Knows(%x) at %d: got %v", tt.view, tt.now, got)
+		}
+	}
 	agrees := ""
 	gained := func(v *View, now int64) (n int) {
 		t.Helper()
