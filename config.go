@@ -210,8 +210,8 @@ type Config[V any] struct {
 	RefreshAhead time.Duration
 	// StaleOnError is how long a value is kept beyond its lifetime, and a near copy beyond its own, to be served when the load that
 	// replaces it fails or is shed, or takes longer than LoadQueueTimeout: marked stale, in place of an error. The load goes on, and after a
-	// failed one the next begins a second later. What was invalidated is not served; nor is what may have been, but while no majority of
-	// the members is heard. Kept values count in the same budgets. 0: none are kept.
+	// failed one the next begins a second later. What this member knows to be invalidated is not served; what it cannot know, since it was cut
+	// off from the others, may be. Kept values count in the same budgets. 0: none are kept.
 	StaleOnError time.Duration
 	// MaxBytes is this keyspace's part of the node's MaxBytes, which the parts must not exceed together. 0: an equal share of what the
 	// others leave.

@@ -111,7 +111,7 @@ func (s *standing) update(log *invalidation.Log, happen func(*invalidation.Doubt
 	// Order: what is capped before what is granted to others is void, and the generation before the lease (R4).
 	s.tenure.Store(&t)
 	s.limits.Store(&shard.Limits{
-		Before: t.Before, BeforeEnd: t.BeforeEnd, Ended: t.Ended, Caused: t.Caused, Bound: s.bound, End: t.End, Cut: t.Fenced,
+		Before: t.Before, BeforeEnd: t.BeforeEnd, Ended: t.Ended, Caused: t.Caused, Bound: s.bound, End: t.End,
 	})
 	if entered {
 		s.source.Gen.Add(1)

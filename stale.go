@@ -23,8 +23,17 @@ func (c *Cache[V]) serveStale(f *flight[V], a *asked, rep *transport.Reply) verd
 		c.count.undecodable.Add(1)
 		return unreadable
 	}
-	f.Finish(result[V]{value: v, info: staleInfo(a, rep)}, nil)
+	f.Finish(c.younger(f.Key, result[V]{value: v, info: staleInfo(a, rep)}), nil)
 	return settled
+}
+
+// younger returns a stale copy of the owner's, or the near one where that was loaded later, by this member when it was cut off: whatever the owner
+// has heard of would have ended its own first.
+func (c *Cache[V]) younger(key string, owners result[V]) result[V] {
+	if near, ok := c.nearStale(key); ok && near.info.Age < owners.info.Age {
+		return near
+	}
+	return owners
 }
 
 func staleInfo(a *asked, rep *transport.Reply) Info {
@@ -86,7 +95,7 @@ func (x *fetch[V]) askAgain() bool {
 func (x *fetch[V]) spare() (result[V], bool) {
 	if x.a != nil && x.a.spare != nil && x.a.spare.HasValue && !x.c.outdated(x.f.Key, x.a, x.a.spare) {
 		if v, err := x.c.read(x.f, x.a.spare.Value); err == nil {
-			return result[V]{value: v, info: staleInfo(x.a, x.a.spare)}, true
+			return x.c.younger(x.f.Key, result[V]{value: v, info: staleInfo(x.a, x.a.spare)}), true
 		}
 		x.c.count.undecodable.Add(1)
 	}
@@ -95,6 +104,9 @@ func (x *fetch[V]) spare() (result[V], bool) {
 
 // nearStale returns the near copy of key that may be served as a stale one.
 func (c *Cache[V]) nearStale(key string) (res result[V], ok bool) {
+	if c.policy.stale == 0 {
+		return res, false
+	}
 	now := c.clock.Now()
 	it := c.near.Stale(key, now)
 	if it == nil {
@@ -112,7 +124,7 @@ func (c *Cache[V]) wait(ctx context.Context, f *flight[V]) (result[V], error) {
 	if c.outranks(ctx, f, err) {
 		res, err = c.fly(ctx, f.Key).Wait(ctx)
 	}
-	if err != nil && c.policy.stale > 0 && ctx.Err() == nil && c.mayReplace(err) {
+	if err != nil && ctx.Err() == nil && c.mayReplace(err) {
 		if spare, ok := c.nearStale(f.Key); ok {
 			return spare, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,7 +226,7 @@ func TestErrorsFeedNothing(t *testing.T) {
 	})
 }
 
-// R19: what was invalidated is served as a stale copy by nobody: not by its owner, nor as a near copy, heard of or missed.
+// R19: an invalidation that is heard of ends stale copies: its owner's, and the near ones.
 func TestInvalidatedIsNotServedStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testcluster.Bubble(t, 3)
@@ -262,7 +263,7 @@ func TestInvalidatedIsNotServedStale(t *testing.T) {
 }
 
 // R19: while its owner cannot be reached, and the origin fails, a near copy is served as a stale one, also one that the member has loaded
-// meanwhile; when the owner is back, what it tells ends them.
+// meanwhile, and so it is when the owner is back, until that tells of an invalidation.
 func TestStaleNearCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testcluster.Bubble(t, 3)
@@ -304,15 +305,62 @@ func TestStaleNearCopies(t *testing.T) {
 				t.Errorf("%s, cut off, loaded: got %d, %+v, want %d as a stale copy", k, got, info, v)
 			}
 		}
-		for k := range want {
-			_ = caches[0].Invalidate(t.Context(), k) // nil or not, it is owed
-		}
 		c.Network.HealAll()
 		time.Sleep(10 * time.Second)
-		for k := range want {
-			if v, info, err := caches[1].GetInfo(t.Context(), k); err == nil {
-				t.Errorf("%s, back: got %d, %+v, which was invalidated", k, v, info)
+		for k, v := range want {
+			if got, info := read(k); got != v || !info.Stale {
+				t.Errorf("%s, back: got %d, %+v, want %d as a stale copy", k, got, info, v)
 			}
+			if err := caches[0].Invalidate(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			if v, info, err := caches[1].GetInfo(t.Context(), k); err == nil {
+				t.Errorf("%s, invalidated: got %d, %+v", k, v, info)
+			}
+		}
+	})
+}
+
+// R19: near copies outlast a restart of their owner while the origin fails; what the new life tells of ends them, although its numbers are lower.
+func TestStaleNearCopiesOutlastTheirOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var db failingDB
+		cfg := nearcache.Config[int]{Load: db.load, TTL: 2 * time.Second, StaleOnError: time.Hour}
+		caches := open(t, c, "ks", cfg)
+		key := testcluster.Key(c.Nodes[0], "ks", "n2", 0)
+		other := testcluster.Key(c.Nodes[0], "ks", "n2", 1)
+		for range 3 { // numbers of the first life
+			for _, cache := range caches {
+				if _, err := cache.Get(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := caches[0].Invalidate(t.Context(), other); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := caches[1].Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.failing.Store(true)
+		c.Crash(2)
+		time.Sleep(10 * time.Second)
+		if _, err := nearcache.New(c.Restart(2), "ks", cfg); err != nil {
+			t.Fatal(err)
+		}
+		c.Warm()
+		if got, info, err := caches[1].GetInfo(t.Context(), key); got != want || !info.Stale || err != nil {
+			t.Errorf("after the restart: got %d, %+v, %v, want %d as a stale copy", got, info, err, want)
+		}
+		if err := caches[0].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+		if got, info, err := caches[1].GetInfo(t.Context(), key); err == nil {
+			t.Errorf("invalidated: got %d, %+v", got, info)
 		}
 	})
 }
@@ -371,4 +419,81 @@ func TestWhoHoldsAStaleCopyIsTold(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Break 1: no member reaches another for twenty minutes, and the origin can take a tenth of the reads. Whatever somebody has a copy of is served,
+// marked stale, before the heal and after it; nobody waits for long, and the origin is asked for what it can take. Once the members are sure of
+// themselves again nothing is stale for longer than a lap of the origin.
+func TestTheTierGoesAway(t *testing.T) {
+	const keys, every, load, patience = 100, 50 * time.Millisecond, 500 * time.Millisecond, 100 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		var slow atomic.Bool
+		var running atomic.Int64
+		caches := open(t, c, "ks", nearcache.Config[int]{
+			TTL: 10 * time.Minute, NearTTL: 2 * time.Second, StaleOnError: time.Hour, MaxLoads: 1, LoadQueueTimeout: patience, Hot: nearcache.HotConfig{PerSecond: -1},
+			Load: func(context.Context, string) (int, error) {
+				if !slow.Load() {
+					return 1, nil
+				}
+				defer running.Add(-1)
+				if n := running.Add(1); n > 3 {
+					t.Errorf("%d loads at once, want one a member", n)
+				}
+				time.Sleep(load)
+				return 2, nil
+			},
+		})
+		for _, cache := range caches {
+			for k := range keys {
+				if _, err := cache.Get(t.Context(), fmt.Sprint("k", k)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		slow.Store(true)
+		var failed, stale atomic.Int64
+		peak := func(d time.Duration) {
+			t.Helper()
+			failed.Store(0)
+			stale.Store(0)
+			var wg sync.WaitGroup
+			for i, cache := range caches {
+				wg.Go(func() {
+					rng := rand.New(rand.NewPCG(uint64(i), 1))
+					for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(every) {
+						wg.Go(func() {
+							began := time.Now()
+							_, info, err := cache.GetInfo(t.Context(), fmt.Sprint("k", rng.IntN(keys)))
+							if took := time.Since(began); took > load+2*patience {
+								t.Errorf("a read took %v", took)
+							}
+							if err != nil {
+								failed.Add(1)
+							} else if info.Stale {
+								stale.Add(1)
+							}
+						})
+					}
+				})
+			}
+			wg.Wait()
+		}
+		for i := range c.Nodes {
+			c.Network.Isolate(testcluster.Host(i))
+		}
+		peak(20 * time.Minute)
+		if failed.Load() > 0 || stale.Load() == 0 {
+			t.Errorf("apart: %d reads failed and %d were stale, want none and some", failed.Load(), stale.Load())
+		}
+		c.Network.HealAll()
+		peak(time.Minute)
+		if failed.Load() > 0 {
+			t.Errorf("together again: %d reads failed, want none", failed.Load())
+		}
+		peak(time.Minute)
+		if failed.Load() > 0 || stale.Load() > 0 {
+			t.Errorf("a minute later: %d reads failed and %d were stale, want none", failed.Load(), stale.Load())
+		}
+	})
 }

@@ -48,12 +48,6 @@ func (it *Item[V]) servable(now int64) bool {
 	return now < it.until && (src == nil || (now < it.Free || now < src.LeaseUntil.Load()) && it.Gen == src.Gen.Load())
 }
 
-// spare tells whether the copy may be served as a stale one: nothing that was missed of its source, or its source heard of, ends it. While the
-// source is not heard there may be something.
-func (it *Item[V]) spare() bool {
-	return !it.Absent && (it.Source == nil || it.Gen == it.Source.Gen.Load())
-}
-
 // Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.
 type Cache[V any] struct {
 	store *store.Store[Item[V]]
@@ -103,10 +97,11 @@ func (c *Cache[V]) Peek(key string, now int64) (Copy[V], bool) {
 	return Copy[V]{Item: &e.Value, Deadline: e.Value.until, Bytes: e.Bytes()}, true
 }
 
-// Stale returns what is held of key and may be served as a stale copy, when no fresh value can be had, or nil.
+// Stale returns what is held of key and may be served as a stale copy, when no fresh value can be had, or nil. It may have missed an
+// invalidation (R4).
 func (c *Cache[V]) Stale(key string, now int64) *Item[V] {
 	e := c.store.Find(key)
-	if e == nil || now >= e.Deadline || !e.Value.spare() || !c.tags.Alive(&e.Value.Mark) {
+	if e == nil || now >= e.Deadline || e.Value.Absent || !c.tags.Alive(&e.Value.Mark) {
 		return nil
 	}
 	return &e.Value
@@ -137,7 +132,7 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	}
 	it.until = deadline
 	end := deadline + it.Stale
-	if old := tx.Entry(); it.Inherits && old != nil && old.Value.Stale > 0 && max(end, now) < old.Deadline && old.Value.spare() {
+	if old := tx.Entry(); it.Inherits && old != nil && old.Value.Stale > 0 && max(end, now) < old.Deadline && !old.Value.Absent {
 		it.Source, it.Gen, it.Seq = old.Value.Source, old.Value.Gen, old.Value.Seq
 		it.Stale, end = old.Deadline-deadline, old.Deadline
 	}
@@ -153,13 +148,13 @@ func (c *Cache[V]) Keep(key string, keep bool) {
 	tx.Keep(keep)
 }
 
-// Invalidate applies event seq of src's stream to key: it drops the copy that came from src, unless the value was
-// read there after the event. It tells whether it dropped one.
+// Invalidate applies event seq of src's stream, in its present generation, to key: it drops the copy, unless that came from src in this
+// generation, read there after the event. Numbers of other members, and of an earlier life, say nothing about it. It tells whether it dropped one.
 func (c *Cache[V]) Invalidate(key string, src *Source, seq uint64) bool {
 	tx := c.store.Begin(key)
 	defer tx.End()
 	e := tx.Entry()
-	if e == nil || e.Value.Source != src || e.Value.Seq >= seq {
+	if e == nil || e.Value.Source == src && e.Value.Gen == src.Gen.Load() && e.Value.Seq >= seq {
 		return false
 	}
 	tx.Delete()

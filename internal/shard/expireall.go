@@ -26,8 +26,10 @@ func (s *Shard) ExpireAll(now int64) (eff Effect) {
 	return eff
 }
 
-// left tells whether v is not fresh because of Expire or ExpireAll, and not only for its age.
-func (s *Shard) left(v *Value) bool { return v.Expired || s.outdates(v) }
+// left tells whether v is not fresh because of Expire or ExpireAll, and not for its age or for what it may have missed.
+func (s *Shard) left(v *Value) bool {
+	return (v.Expired || s.outdates(v)) && !s.cfg.Limits.Load().missed(v)
+}
 
 // outdates tells whether ExpireAll concerns v.
 func (s *Shard) outdates(v *Value) bool {

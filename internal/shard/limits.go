@@ -13,13 +13,11 @@ type Limits struct {
 	Caused, Bound int64
 	// End is when nothing is fresh any more; the largest number: never.
 	End int64
-	// Cut: no majority of the members is heard. Until it is heard again stale copies may be served that may have missed an invalidation.
-	Cut bool
 }
 
-// missed tells whether an invalidation of v may have gone past this member, which hears the others again, or has since.
+// missed tells whether an invalidation of v may have gone past this member.
 func (l *Limits) missed(v *Value) bool {
-	return l != nil && (v.since() < l.Ended || !l.Cut && v.since() < max(l.Before, l.Caused))
+	return l != nil && v.since() < max(l.Before, l.Caused, l.Ended)
 }
 
 // FreshUntil returns when v stops being fresh, unless Limits.End comes first; 0: one of its tags was invalidated (R15), or an earlier

@@ -2,17 +2,15 @@ package shard
 
 import "github.com/nearcache/nearcache/internal/store"
 
-// servable tells whether v is a stale copy that may be served: it is not fresh, has not reached its end, and, as far as this member can know,
-// is not invalidated: no tag of it was, and nothing was missed. What ExpireAll left may be, and has no time beyond its lifetime.
+// servable tells whether v is a stale copy that may be served: it is not fresh, has not reached its end, and is not known to be invalidated. What
+// ExpireAll left has no time beyond its lifetime.
 func (s *Shard) servable(v *Value, now int64) bool {
 	end := v.Hard
 	if s.outdates(v) && !v.Expired {
 		end = v.Soft
 	}
-	if v.Hard <= v.Soft && !s.left(v) {
-		return false // it was to be kept for its lifetime only (Config.StaleOnError is off): what ends it early leaves nothing
-	}
-	return now < end && !v.Absent && !s.Fresh(v, now) && s.tags.Alive(&v.Mark) && !s.cfg.Limits.Load().missed(v)
+	kept := v.Hard > v.Soft && !v.Expired // StaleOnError; without it nothing is left of what doubt ends early
+	return (kept || s.left(v)) && now < end && !v.Absent && !s.Fresh(v, now) && s.tags.Alive(&v.Mark)
 }
 
 // stale is the result of who gets a stale copy.
