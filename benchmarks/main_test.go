@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(ownerEnv) != "" {
 		os.Exit(runOwner())
 	}
+	if reader := os.Getenv(crowdEnv); reader != "" {
+		os.Exit(runCrowd(reader))
+	}
 	os.Exit(m.Run())
 }
 

@@ -4,14 +4,11 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime/pprof"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -212,10 +209,8 @@ func (o *ownNodes) join(ctx context.Context, all []string) error {
 
 // owner is the client's view of an owner process.
 type owner struct {
+	*child
 	addresses
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	dec *json.Decoder
 }
 
 // joinOwners starts owner processes and waits until they hold their values and the client's node is connected to them. They end with the
@@ -234,24 +229,15 @@ func joinOwners(b *testing.B, n *nearcache.Node, list *peers.List, specs ...owne
 		members = append(members, peers.Member{Addr: addr})
 	}
 	list.Set(members...)
-	line, err := json.Marshal(all)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var wg sync.WaitGroup
 	for _, o := range owners {
-		wg.Go(func() {
-			if _, err := o.in.Write(append(line, '\n')); err != nil {
-				b.Error("owner:", err)
-			} else if err := o.dec.Decode(new(usage)); err != nil {
-				b.Error("owner:", err)
-			}
-		})
+		o.write(b, all)
 	}
-	wg.Wait()
+	for _, o := range owners {
+		o.read(b, new(usage))
+	}
 	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
 	defer cancel()
-	if err := n.Ready(ctx); err != nil || b.Failed() {
+	if err := n.Ready(ctx); err != nil {
 		b.Fatal("the owners are not ready: ", err)
 	}
 	return owners
@@ -259,52 +245,19 @@ func joinOwners(b *testing.B, n *nearcache.Node, list *peers.List, specs ...owne
 
 func startOwner(b *testing.B, spec ownerSpec) *owner {
 	b.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
 	settings, err := json.Marshal(spec)
 	if err != nil {
 		b.Fatal(err)
 	}
-	o := &owner{cmd: exec.CommandContext(context.WithoutCancel(b.Context()), exe)} // it ends when its input does
-	o.cmd.Env = append(os.Environ(), ownerEnv+"="+string(settings), profileEnv+"="+*ownerProfile)
-	o.cmd.Stderr = os.Stderr
-	if o.in, err = o.cmd.StdinPipe(); err != nil {
-		b.Fatal(err)
-	}
-	stdout, err := o.cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	o.dec = json.NewDecoder(stdout)
-	if err := o.cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(o.end(b))
-	if err := o.dec.Decode(&o.addresses); err != nil {
-		b.Fatal("owner:", err)
-	}
+	o := &owner{child: startChild(b, ownerEnv+"="+string(settings), profileEnv+"="+*ownerProfile)}
+	o.read(b, &o.addresses)
 	return o
 }
 
-func (o *owner) end(b *testing.B) func() {
-	return func() {
-		if err := errors.Join(o.in.Close(), o.cmd.Wait()); err != nil && o.cmd.ProcessState.Exited() { // not if it was killed
-			b.Error("owner:", err)
-		}
-	}
-}
-
 // usage asks the owner what it has used so far.
-func (o *owner) usage(b *testing.B) usage {
+func (o *owner) usage(b *testing.B) (u usage) {
 	b.Helper()
-	if _, err := io.WriteString(o.in, "\n"); err != nil {
-		b.Fatal("owner:", err)
-	}
-	var u usage
-	if err := o.dec.Decode(&u); err != nil {
-		b.Fatal("owner:", err)
-	}
+	o.write(b, nil)
+	o.read(b, &u)
 	return u
 }
