@@ -78,8 +78,14 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return nil
 }
 
-// showProgress draws a bar until stop is called.
+// showProgress draws a bar until stop is called; where nobody looks at it, a line says what runs.
 func showProgress(w io.Writer, what string, total time.Duration) (stop func()) {
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			fmt.Fprintln(w, what)
+			return func() {}
+		}
+	}
 	const width = 40
 	done, ended := make(chan struct{}), make(chan struct{})
 	began := time.Now()
