@@ -834,12 +834,13 @@ func TestAnUnconfirmedInvalidationIsDelivered(t *testing.T) {
 }
 
 // R11: a loader that reads a store which lags behind brings an old value back after an invalidation; it does not stay beyond the lag, on no
-// member.
+// member. The last one to get it is who waits for a load that begins when the lag ends and takes as long as a load may.
 func TestALoaderThatLagsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const lag = 3 * time.Second
+		const lag, longest = 3 * time.Second, 10*time.Second - time.Millisecond
 		c := testcluster.Bubble(t, 3)
-		db, replica := newDatabase(func() time.Duration { return 0 }), newDatabase(func() time.Duration { return 0 })
+		var delay atomic.Int64
+		db, replica := newDatabase(func() time.Duration { return 0 }), newDatabase(func() time.Duration { return time.Duration(delay.Load()) })
 		caches := open(t, c, "ks", nearcache.Config[int]{Load: replica.load, TTL: time.Hour, NearTTL: time.Minute, OriginLag: lag})
 		const key = "k"
 		db.write(key, 0)
@@ -861,6 +862,22 @@ func TestALoaderThatLagsBehind(t *testing.T) {
 		wantEverywhere(t, "much later", caches, key, 3)
 		if got := replica.loads.Load() - loads; got != 0 {
 			t.Errorf("%d loads long after the last invalidation, want the value to stay", got)
+		}
+
+		for i, cache := range caches {
+			v := 4 + i
+			began := time.Now()
+			time.AfterFunc(lag-time.Millisecond, func() { replica.write(key, v) })
+			if err := cache.Invalidate(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lag - 2*time.Millisecond)
+			delay.Store(int64(longest))
+			if got, err := cache.Get(t.Context(), key); got != v-1 || err != nil || time.Since(began) < lag+longest-2*time.Millisecond {
+				t.Errorf("node %d, who waits for a long load: got %d, %v after %v, want %d", i, got, err, time.Since(began), v-1)
+			}
+			delay.Store(0)
+			wantEverywhere(t, "after the long load", caches, key, v)
 		}
 	})
 }
