@@ -27,12 +27,12 @@ func crowdOut(s *Store[int], round int) {
 // What is kept stays, whatever else comes, and until it is kept no more.
 func TestKeptEntriesAreNotDisplaced(t *testing.T) {
 	s := New[int](Config{MaxBytes: 100 * (EntryOverhead + 10), Shards: 1})
-	crowdOut(s, 0)
-	putKept(s, "new", 0, true)
 	put(s, "resident", 1, 0, math.MaxInt64, 0)
 	tx := s.Begin("resident")
 	tx.Keep(true)
 	tx.End()
+	crowdOut(s, 0)
+	putKept(s, "new", 0, true)
 	crowdOut(s, 1)
 	for _, key := range []string{"new", "resident"} {
 		if s.Find(key) == nil {

@@ -21,7 +21,7 @@ const (
 	// The window's part of the budget. Where a key is read again soon or never, a small one loses up to 30 points of
 	// hit ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small and grows
 	// while that pays.
-	minWindow = 0.2
+	minWindow = 0.1
 	maxWindow = 0.9
 	// TinyLFU's, as it was published. It never moves.
 	tinyWindow = 0.01
