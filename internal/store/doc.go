@@ -12,7 +12,7 @@
 // the oldest entry on, gives one that was used another round, and stops at one that was not. When there is no room,
 // the entry under the window's hand must have been asked for more often lately than the one under main's (TinyLFU's
 // duel on a small sketch): the loser goes. A key that the window lost and that is fetched again soon enters main
-// without a duel. An expired entry loses every duel. The window has a tenth of the budget to begin with; it grows
+// without a duel. An expired entry loses every duel. The window has a fifth of the budget to begin with; it grows
 // when keys come back that it lost, and shrinks when keys come back that main lost (as ARC's lists do: Megiddo,
 // Modha, FAST'03). Config.Policy has others, for those who know their load: LRU, LFU and Random have no window and let everybody in.
 //

@@ -36,7 +36,7 @@ type naiveEntry struct {
 
 func newNaive(policy Policy, maxBytes, maxEntries int64) *naive {
 	n := &naive{
-		policy: policy, entries: map[string]*naiveEntry{}, maxBytes: maxBytes, maxEntries: maxEntries, part: minWindow, random: 88172645463325252,
+		policy: policy, entries: map[string]*naiveEntry{}, maxBytes: maxBytes, maxEntries: maxEntries, part: startWindow, random: 88172645463325252,
 	}
 	if policy == TinyLFU {
 		n.part = tinyWindow

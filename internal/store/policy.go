@@ -19,10 +19,11 @@ func (p Policy) plain() bool { return p == LRU || p == LFU || p == Random }
 
 const (
 	// The window's part of the budget. Where a key is read again soon or never, a small one loses up to 30 points of
-	// hit ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small and grows
-	// while that pays.
-	minWindow = 0.1
-	maxWindow = 0.9
+	// hit ratio to LRU; where some keys are always popular, a large one loses a few. So it starts small, and grows or
+	// shrinks while that pays.
+	startWindow = 0.2
+	minWindow   = 0.1
+	maxWindow   = 0.9
 	// TinyLFU's, as it was published. It never moves.
 	tinyWindow = 0.01
 	// Fewer let some frequent entries go, more cost time: with 8 the victim is among the rarest eighth of all, as a rule.
@@ -33,7 +34,7 @@ const (
 	growStep   = 0.25
 	shrinkStep = 1
 	// ghostLife is how long an evicted key is remembered: evictions per resident entry.
-	ghostLife = 0.6
+	ghostLife = 0.4
 	// handSteps is how many entries in use a hand passes before it takes one all the same.
 	handSteps = 64
 	// A shard with fewer entries than crowd gives every newcomer a turn in the window, however large it is: a handful

@@ -43,7 +43,7 @@ func (sh *shard[V]) init(policy Policy, maxBytes, maxEntries int64) {
 	if sh.maxEntries = maxEntries; maxEntries <= 0 {
 		sh.maxEntries = math.MaxInt64
 	}
-	sh.windowPart = minWindow
+	sh.windowPart = startWindow
 	if policy == TinyLFU {
 		sh.windowPart = tinyWindow
 	}
