@@ -569,6 +569,67 @@ func TestTheCallersOwnView(t *testing.T) {
 	})
 }
 
+// R16 holds for stale copies too: what an Expire of another process left at a stand-in that was not told is older than the Invalidate of this one.
+func TestTheCallersOwnViewOfStaleCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := newDatabase(func() time.Duration { return 200 * time.Millisecond })
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, NearTTL: -1})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		db.write(key, 1)
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(1)) // as in TestTheCallersOwnView
+		if v, err := caches[1].Get(t.Context(), key); v != 1 || err != nil {
+			t.Fatal(v, err)
+		}
+		db.write(key, 2)
+		if err := caches[2].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		if err := caches[1].Expire(t.Context(), key); err != nil { // stand-ins are told of this one
+			t.Fatal(err)
+		}
+		c.Network.Cut(testcluster.Host(0), testcluster.Host(2))
+		if v, info, err := caches[1].GetInfo(t.Context(), key); v != 1 || !info.Stale || err != nil {
+			t.Fatalf("another process got %d, stale: %v, %v, want the stale copy", v, info.Stale, err)
+		}
+		if v, info, err := caches[2].GetInfo(t.Context(), key); v != 2 || err != nil {
+			t.Errorf("the process that invalidated got %d, stale: %v, %v, want the new value", v, info.Stale, err)
+		}
+		c.Network.HealAll()
+	})
+}
+
+// R16 holds for the stale copies of a member that could not be told, since it was cut off, however long ago that was (R19). To others it gives
+// them: they have heard of nothing either.
+func TestTheCallersOwnViewOfOldStaleCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := testcluster.Bubble(t, 3)
+		db := failingDB{took: time.Millisecond}
+		caches := open(t, c, "ks", nearcache.Config[int]{Load: db.load, TTL: time.Second, NearTTL: -1, StaleOnError: time.Hour})
+		key := testcluster.Key(c.Nodes[0], "ks", "n0", 0)
+		if v, err := caches[2].Get(t.Context(), key); v != 1 || err != nil {
+			t.Fatal(v, err)
+		}
+		c.Network.Isolate(testcluster.Host(0))
+		if err := caches[1].Invalidate(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		db.failing.Store(true)
+		for _, other := range []int{1, 2} {
+			c.Network.Reset(testcluster.Host(0), testcluster.Host(other)) // with what was under way
+		}
+		c.Network.HealAll()
+		time.Sleep(time.Minute)
+		if v, info, err := caches[2].GetInfo(t.Context(), key); v != 1 || !info.Stale || err != nil {
+			t.Fatalf("another process got %d, stale: %v, %v, want the stale copy", v, info.Stale, err)
+		}
+		v, info, err := caches[1].GetInfo(t.Context(), key)
+		if _, ok := errors.AsType[*nearcache.LoadError](err); !ok {
+			t.Errorf("the process that invalidated got %d, stale: %v, %v, want the load's error", v, info.Stale, err)
+		}
+	})
+}
+
 // R16: however long the load takes that a stand-in lets the process wait for.
 func TestTheCallersOwnViewOfASlowLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -508,9 +508,10 @@ func (c *Cache[V]) settle(f *flight[V], a *asked, rep *transport.Reply) verdict 
 
 // outdated tells whether an answer may be older than this process' own invalidation of the key or one of its tags (R16). Its age
 // when it was asked for counts, back from then: when the answer came says nothing, it may have been under way for long, and a load that began while the
-// request waited is newer than whatever was invalidated before.
+// request waited is newer than whatever was invalidated before. A stale copy, which may be from long ago, is held against all but an Expire.
 func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
-	if !c.own.Active(a.sent) && !c.ownTags.Active(a.sent) {
+	stale := rep.Status == transport.StatusStale || rep.Status == transport.StatusLease
+	if !stale && !c.own.Active(a.sent) && !c.ownTags.Active(a.sent) {
 		return false
 	}
 	since, age := a.sent, max(rep.Age-rep.Waited, 0)
@@ -521,7 +522,11 @@ func (c *Cache[V]) outdated(key string, a *asked, rep *transport.Reply) bool {
 	if a.target != a.m.Self {
 		loaded = invalidation.LoadedBy(since, age)
 	}
-	return c.own.Old(key, loaded, a.sent) || c.ownTags.Old(rep.Tags, rep.Flags&transport.ReplyTagged != 0, loaded, a.sent)
+	tagged := rep.Flags&transport.ReplyTagged != 0
+	if stale {
+		return c.own.OldCopy(key, loaded) || c.ownTags.OldCopy(rep.Tags, tagged, loaded)
+	}
+	return c.own.Old(key, loaded, a.sent) || c.ownTags.Old(rep.Tags, tagged, loaded, a.sent)
 }
 
 // sizeOf returns the bytes that a value counts as a near copy. A SizeOf that panics counts as none.

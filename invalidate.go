@@ -88,7 +88,11 @@ func (ks *keyspace) invalidate(ctx context.Context, keys []string, flags uint32)
 		return err
 	}
 	// After the owners: what this process fetched from them meanwhile may be the old value.
-	ks.own.Invalidated(keys, began, ks.node.clock.Exact(), ks.remembered(err))
+	remember := ks.own.Invalidated
+	if flags&transport.FlagSoft != 0 {
+		remember = ks.own.Expired
+	}
+	remember(keys, began, ks.node.clock.Exact(), ks.remembered(err))
 	for _, k := range keys {
 		ks.local.forget(k)
 	}

@@ -201,6 +201,11 @@ func (ks *keyspace) hit(rep *transport.Reply, v *shard.Value, seq uint64, near t
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, !v.Absent
 	ks.lasting(rep, v.Lasts(), now)
+	tagged(rep, v)
+}
+
+// tagged says which tags a value has, if they are known.
+func tagged(rep *transport.Reply, v *shard.Value) {
 	if tags, known := v.Mark.Tags(); known {
 		rep.Tags, rep.Flags = tags, rep.Flags|transport.ReplyTagged
 	}
@@ -219,6 +224,7 @@ func stale(rep *transport.Reply, v *shard.Value, now int64) {
 	rep.Age = time.Duration(now - v.LoadedAt)
 	rep.Version = v.Version
 	rep.Value, rep.HasValue = v.Bytes, true
+	tagged(rep, v)
 }
 
 // age is the time since a load began. The coarse clock may still show an earlier time.

@@ -15,7 +15,7 @@ import (
 
 // serveStale finishes a flight with a stale copy, whose successor this or another member loads (R17). Nobody keeps it.
 func (c *Cache[V]) serveStale(f *flight[V], a *asked, rep *transport.Reply) verdict {
-	if rep.Flags&transport.ReplyLapsed != 0 && c.outdated(f.Key, a, rep) {
+	if c.outdated(f.Key, a, rep) {
 		return unreadable
 	}
 	v, err := c.read(f, rep.Value)

@@ -2,6 +2,7 @@ package invalidation
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 )
 
@@ -34,12 +35,15 @@ func (o *OwnTags) Old(hashes []uint64, known bool, loaded, asked int64) bool {
 	if !known {
 		return o.view.Old(anyTag, loaded, asked)
 	}
-	for _, h := range hashes {
-		if o.view.Old(tagKey(h), loaded, asked) {
-			return true
-		}
+	return slices.ContainsFunc(hashes, func(h uint64) bool { return o.view.Old(tagKey(h), loaded, asked) })
+}
+
+// OldCopy is OwnView.OldCopy for a stale copy with these tags.
+func (o *OwnTags) OldCopy(hashes []uint64, known bool, loaded int64) bool {
+	if !known {
+		return o.view.OldCopy(anyTag, loaded)
 	}
-	return false
+	return slices.ContainsFunc(hashes, func(h uint64) bool { return o.view.OldCopy(tagKey(h), loaded) })
 }
 
 // Tick is OwnView.Tick.

@@ -62,6 +62,40 @@ func TestLoadedBy(t *testing.T) {
 	}
 }
 
+// R16: stale copies are held against what was invalidated for ever, and not against what was expired.
+func TestOwnViewOfStaleCopies(t *testing.T) {
+	const ever = int64(1000 * time.Hour)
+	o := NewOwnView(time.Minute)
+	o.Invalidated([]string{"k"}, 20, 25, time.Second)
+	o.Expired([]string{"soft"}, 20, 25, time.Second)
+	o.Expired([]string{"k"}, 40, 45, time.Second)
+	check := func(key string, loaded int64, want bool) {
+		t.Helper()
+		if got := o.OldCopy(key, loaded); got != want {
+			t.Errorf("a copy of %q loaded at %d: old is %v, want %v", key, loaded, got, want)
+		}
+	}
+	check("k", 19, true)
+	check("k", 20, false)
+	check("soft", 19, false)
+	if !o.Old("soft", 19, 30) || o.Old("soft", 19, ever) {
+		t.Error("an Expire is no invalidation of fresh values")
+	}
+	o.Tick(ever)
+	check("k", 19, true)
+	many := make([]string, ownKeys)
+	for i := range many {
+		many[i] = strconv.Itoa(i)
+	}
+	o.Invalidated(many, 50, 55, time.Second)
+	check("k", 19, false) // there is no room for it, and it makes no other key old
+	check("other", 19, false)
+	o.AllInvalidated(60, 65, time.Second)
+	o.Tick(ever)
+	check("other", 59, true)
+	check("other", 60, false)
+}
+
 // R15, R16: a value is older than the invalidation of any of its tags, and of any tag at all where its own are not known.
 func TestOwnTags(t *testing.T) {
 	o := NewOwnTags(time.Minute)
@@ -85,5 +119,8 @@ func TestOwnTags(t *testing.T) {
 	}
 	if o.Old([]uint64{1}, true, 19, 25+int64(time.Second)) {
 		t.Error("what was asked for later is old")
+	}
+	if !o.OldCopy([]uint64{7, 2}, true, 19) || o.OldCopy([]uint64{7}, true, 19) || !o.OldCopy(nil, false, 19) || o.OldCopy(nil, true, 19) {
+		t.Error("stale copies are judged by other tags than values are")
 	}
 }
