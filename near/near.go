@@ -109,7 +109,7 @@ func (c *Cache[V]) Stale(key string, now int64) *Item[V] {
 
 // Install keeps it under key until deadline, and as a stale copy beyond it, in place of what was there, if still returns true. It tells whether it
 // did so: a value that is larger than a shard of the cache is not kept, and neither is the one that it would have
-// replaced. The value counts bytes and its tags; key is copied.
+// replaced; and one that is older than the stale copy that it would inherit from is not, but that one is. The value counts bytes and its tags; key is copied.
 //
 // still decides whether the copy is as good as when it was asked for (R3). It runs under the lock under which
 // Invalidate drops copies: it must be quick, must not block, and must not use the cache. Whoever invalidates marks
@@ -132,7 +132,11 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	}
 	it.until = deadline
 	end := deadline + it.Stale
-	if old := tx.Entry(); it.Inherits && old != nil && old.Value.Stale > 0 && max(end, now) < old.Deadline && !old.Value.Absent {
+	old := tx.Entry()
+	if it.Inherits && old != nil && old.Value.Stale > 0 && max(end, now) < old.Deadline && !old.Value.Absent && c.tags.Alive(&old.Value.Mark) {
+		if it.LoadedAt < old.Value.LoadedAt {
+			return false // the owner's is newer
+		}
 		it.Source, it.Gen, it.Seq = old.Value.Source, old.Value.Gen, old.Value.Seq
 		it.Stale, end = old.Deadline-deadline, old.Deadline
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nearcache/nearcache/internal/store"
+	"github.com/nearcache/nearcache/internal/tag"
 )
 
 func yes() bool { return true }
@@ -221,6 +222,44 @@ func TestInvalidateBetweenStillAndTheCopy(t *testing.T) {
 	wg.Wait()
 	if it := c.Get("k", 1); it != nil {
 		t.Errorf("a copy read at %d survived event 1", it.Seq)
+	}
+}
+
+// What this process has loaded for want of the owner lasts as long as the owner's copy that it replaces: not if that is newer, or a tag of it was
+// invalidated.
+func TestACopyInherits(t *testing.T) {
+	const red = 1
+	for name, tt := range map[string]struct {
+		loadedAt   int64
+		tagged     bool
+		kept, last string // fresh, and as a stale copy
+	}{
+		"newer":               {30, false, "own", "own"},
+		"older":               {10, false, "", "owner's"},
+		"newer, tag is over":  {30, true, "own", ""},
+		"older, tag is over":  {10, true, "own", ""},
+		"of the same instant": {20, false, "own", "own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, src := New[string](store.Config{MaxBytes: 1 << 20}), source(1, 1000)
+			c.Install("k", Item[string]{Value: "owner's", Source: src, Gen: 1, LoadedAt: 20, Stale: 100, Mark: tag.Of([]uint64{red}).At(c.TagPos())}, 1, 40, 0, yes)
+			if tt.tagged {
+				c.InvalidateTags([]uint64{red}, 45)
+			}
+			c.Install("k", Item[string]{Value: "own", LoadedAt: tt.loadedAt, Inherits: true, Mark: tag.Of([]uint64{red}).At(c.TagPos())}, 1, 60, 50, yes)
+			value := func(it *Item[string]) string {
+				if it == nil {
+					return ""
+				}
+				return it.Value
+			}
+			if got := value(c.Get("k", 55)); got != tt.kept {
+				t.Errorf("Get: got %q, want %q", got, tt.kept)
+			}
+			if got := value(c.Stale("k", 100)); got != tt.last {
+				t.Errorf("Stale: got %q, want %q", got, tt.last)
+			}
+		})
 	}
 }
 
