@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/nearcache/nearcache/near"
@@ -43,8 +44,12 @@ func (c *Cache[V]) overtaken(key string, src *near.Source, seq uint64) {
 		if f == nil {
 			continue
 		}
-		if a := f.State.current.Load(); a != nil && a.source == src {
+		switch a := f.State.current.Load(); {
+		case a == nil:
+		case a.source == src:
 			a.fetch.Seen(seq)
+		default:
+			a.fetch.Seen(math.MaxUint64) // the number says nothing about the answer of another member
 		}
 		f.Close()
 	}
