@@ -38,7 +38,7 @@ func (g *ghosts) fit(entries int) {
 	g.slots = slots
 }
 
-func (g *ghosts) remember(h uint64, from origin) {
+func (g *ghosts) remember(h uint32, from origin) {
 	g.seq++
 	w := fingerprint(h) | uint64(g.seq)
 	if from == fromMain {
@@ -48,7 +48,7 @@ func (g *ghosts) remember(h uint64, from origin) {
 }
 
 // recall tells where h was if it was evicted fewer than life evictions ago, and forgets it.
-func (g *ghosts) recall(h uint64, life uint32) origin {
+func (g *ghosts) recall(h uint32, life uint32) origin {
 	s := &g.slots[g.slot(h)]
 	w := *s
 	if w == 0 || w>>33 != fingerprint(h)>>33 || g.seq-uint32(w) >= life {
@@ -61,8 +61,7 @@ func (g *ghosts) recall(h uint64, life uint32) origin {
 	return fromWindow
 }
 
-func (g *ghosts) slot(h uint64) uint64 { return h >> 7 & uint64(len(g.slots)-1) }
+func (g *ghosts) slot(h uint32) uint32 { return h >> 7 & uint32(len(g.slots)-1) }
 
-// fingerprint is in the upper 31 bits. It depends on all bits of h: within a shard some of them are the same for all
-// hashes.
-func fingerprint(h uint64) uint64 { return h * 0x9e3779b97f4a7c15 >> 33 << 33 }
+// fingerprint is in the upper 31 bits. It depends on all bits of h: some of them are the same for all hashes of a slot.
+func fingerprint(h uint32) uint64 { return uint64(h) * 0x9e3779b97f4a7c15 >> 33 << 33 }

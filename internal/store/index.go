@@ -51,8 +51,21 @@ func newIndex[V any](n int) *index[V] {
 	return &index[V]{buckets: make([]bucket[V], size)}
 }
 
-// tagOf is seven bits of h and the occupied bit. Neither the bucket nor the shard is chosen by these bits.
-func tagOf(h uint64) uint64 { return h>>56&0x7f | 0x80 }
+// place says where an entry is in the index: the bucket's number and, in the lowest three bits, the slot's, from 1 on. noPlace is none. What has to
+// find entries besides the index, the queues and the deadline buckets, holds their places: four bytes, and nothing for the garbage collector
+// to follow.
+type place uint32
+
+const (
+	noPlace   place = 0
+	placeBits       = 3
+	placeSlot       = 1<<placeBits - 1
+)
+
+func placeOf(bucket uint32, slot int) place { return place(bucket<<placeBits | uint32(slot+1)) }
+
+// tagOf is the seven highest bits of h and the occupied bit. The bucket is chosen by the lowest ones.
+func tagOf(h uint32) uint64 { return uint64(h>>25 | 0x80) }
 
 // matches has the top bit of byte i set where slot i may hold tag. A byte above a match can be reported falsely.
 func matches(tags, tag uint64) uint64 {
@@ -64,9 +77,9 @@ func matches(tags, tag uint64) uint64 {
 func slotIn(match uint64) int { return bits.TrailingZeros64(match) >> 3 }
 
 // find returns the entry of key, or nil.
-func (x *index[V]) find(h uint64, key string) *Entry[V] {
-	mask, tag := uint64(len(x.buckets)-1), tagOf(h)
-	for i := uint64(0); i <= mask; i++ {
+func (x *index[V]) find(h uint32, key string) *Entry[V] {
+	mask, tag := uint32(len(x.buckets)-1), tagOf(h)
+	for i := uint32(0); i <= mask; i++ {
 		b := &x.buckets[(h+i)&mask]
 		tags := b.tags.Load()
 		for m := matches(tags, tag); m != 0; m &= m - 1 {
@@ -81,9 +94,9 @@ func (x *index[V]) find(h uint64, key string) *Entry[V] {
 	return nil
 }
 
-// insert adds e, whose key is not resident; there is a free slot.
-func (x *index[V]) insert(e *Entry[V]) {
-	mask := uint64(len(x.buckets) - 1)
+// insert adds e, whose key is not resident, and returns its place; there is a free slot.
+func (x *index[V]) insert(e *Entry[V]) place {
+	mask := uint32(len(x.buckets) - 1)
 	for i := e.hash; ; i++ {
 		b := &x.buckets[i&mask]
 		tags := b.tags.Load()
@@ -92,7 +105,7 @@ func (x *index[V]) insert(e *Entry[V]) {
 			b.slots[s].Store(e)
 			b.tags.Store(tags | tagOf(e.hash)<<(8*s))
 			x.used++
-			return
+			return placeOf(i&mask, s)
 		}
 		if tags&passedBits != passedBits {
 			b.tags.Store(tags + passedOne)
@@ -100,33 +113,23 @@ func (x *index[V]) insert(e *Entry[V]) {
 	}
 }
 
-// locate returns the bucket and slot of the resident e.
-func (x *index[V]) locate(e *Entry[V]) (*bucket[V], int) {
-	mask, tag := uint64(len(x.buckets)-1), tagOf(e.hash)
-	for i := uint64(0); i <= mask; i++ {
-		b := &x.buckets[(e.hash+i)&mask]
-		for m := matches(b.tags.Load(), tag); m != 0; m &= m - 1 {
-			if s := slotIn(m); b.slots[s].Load() == e {
-				return b, s
-			}
-		}
-	}
-	panic("nearcache: store: a queued entry is not in the index")
+func (x *index[V]) slot(at place) *atomic.Pointer[Entry[V]] {
+	return &x.buckets[at>>placeBits].slots[at&placeSlot-1]
 }
 
-// swap puts e in the slot of old, which has the same key.
-func (x *index[V]) swap(old, e *Entry[V]) {
-	b, s := x.locate(old)
-	b.slots[s].Store(e)
-}
+// at returns the entry of a place.
+func (x *index[V]) at(at place) *Entry[V] { return x.slot(at).Load() }
 
-// remove takes the resident e out.
-func (x *index[V]) remove(e *Entry[V]) {
-	b, s := x.locate(e)
-	b.tags.Store(b.tags.Load() &^ (0xff << (8 * s)))
-	b.slots[s].Store(nil)
+// swap puts e in the place of the entry there, which has the same key.
+func (x *index[V]) swap(at place, e *Entry[V]) { x.slot(at).Store(e) }
+
+// remove takes the entry out that is there.
+func (x *index[V]) remove(at place) {
+	e, b := x.at(at), &x.buckets[at>>placeBits]
+	b.tags.Store(b.tags.Load() &^ (0xff << (8 * (at&placeSlot - 1))))
+	x.slot(at).Store(nil)
 	x.used--
-	mask := uint64(len(x.buckets) - 1)
+	mask := uint32(len(x.buckets) - 1)
 	for i := e.hash; &x.buckets[i&mask] != b; i++ {
 		p := &x.buckets[i&mask]
 		if tags := p.tags.Load(); tags&passedBits != passedBits {
@@ -145,11 +148,11 @@ func (x *index[V]) sparse() bool {
 	return len(x.buckets) > minBuckets && x.used*shrinkBelow < len(x.buckets)*slotsPerBucket
 }
 
-// resized returns a copy of x for twice the entries of now.
-func (x *index[V]) resized() *index[V] {
+// resized returns a copy of x for twice the entries of now, and tells moved the places in it.
+func (x *index[V]) resized(moved func(*Entry[V], place)) *index[V] {
 	y := newIndex[V](max(2*x.used, 1))
 	for e := range x.all {
-		y.insert(e)
+		moved(e, y.insert(e))
 	}
 	return y
 }

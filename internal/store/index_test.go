@@ -8,25 +8,28 @@ import (
 
 // Whatever is inserted and removed, the index finds what a map finds, and its counts of passed entries return to zero.
 func TestIndex(t *testing.T) {
-	for _, bits := range []uint64{0, 3, 8, 64} { // how much of a hash differs between keys
+	for _, bits := range []uint64{0, 3, 8, 32} { // how much of a hash differs between keys
 		x := newIndex[int](1)
 		in := map[string]*Entry[int]{}
 		r := rand.New(rand.NewPCG(bits, 4))
-		hash := func(key string) uint64 { return stableHash(key) & (1<<bits - 1) }
+		hash := func(key string) uint32 { return uint32(stableHash(key) & (1<<bits - 1)) }
+		places := map[*Entry[int]]place{}
+		moved := func(e *Entry[int], at place) { places[e] = at }
 		for i := range 20_000 {
 			key := fmt.Sprint(r.IntN(150))
 			if e := in[key]; e != nil && r.IntN(2) == 0 {
-				x.remove(e)
+				x.remove(places[e])
 				delete(in, key)
 			} else if e != nil {
 				in[key] = &Entry[int]{Key: key, hash: hash(key), Value: i}
-				x.swap(e, in[key])
+				x.swap(places[e], in[key])
+				places[in[key]] = places[e]
 			} else {
 				if x.full() || r.IntN(1000) == 0 {
-					x = x.resized()
+					x = x.resized(moved)
 				}
 				in[key] = &Entry[int]{Key: key, hash: hash(key), Value: i}
-				x.insert(in[key])
+				places[in[key]] = x.insert(in[key])
 			}
 			key = fmt.Sprint(r.IntN(200))
 			if got := x.find(hash(key), key); got != in[key] {
@@ -37,7 +40,7 @@ func TestIndex(t *testing.T) {
 			}
 		}
 		for _, e := range in {
-			x.remove(e)
+			x.remove(places[e])
 		}
 		for i := range x.buckets {
 			if got := x.buckets[i].tags.Load(); got != 0 {
@@ -46,6 +49,9 @@ func TestIndex(t *testing.T) {
 		}
 	}
 }
+
+// hash32 is what an entry has of a key's hash.
+func hash32(key any) uint32 { return uint32(stableHash(fmt.Sprint(key))) }
 
 func TestSketch(t *testing.T) {
 	var s sketch
@@ -71,10 +77,10 @@ func TestSketch(t *testing.T) {
 	// The estimates of a thousand keys, a quarter of the capacity, seen once each are mostly exact.
 	over := 0
 	for i := range 1000 {
-		s.add(stableHash(fmt.Sprint(i)), 1, 5000)
+		s.add(hash32(i), 1, 5000)
 	}
 	for i := range 1000 {
-		got := s.estimate(stableHash(fmt.Sprint(i)))
+		got := s.estimate(hash32(i))
 		if got < 1 {
 			t.Fatalf("key %d is underestimated", i)
 		}
@@ -87,23 +93,23 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// Within a shard some bits of all hashes are equal. Sketch and ghosts tell the keys apart all the same.
-func TestStatisticsWithinAShard(t *testing.T) {
-	const shardBits = 0xff << 48
+// Where some bits of all hashes are equal sketch and ghosts tell the keys apart all the same.
+func TestStatisticsOfSimilarHashes(t *testing.T) {
+	const equal = 0xff << 20
 	var s sketch
 	var g ghosts
 	s.fit(4096)
 	g.fit(4096)
 	over, wrong := 0, 0
 	for i := range 1000 {
-		s.add(stableHash(fmt.Sprint(i))&^shardBits, 1, 1<<20)
-		g.remember(stableHash(fmt.Sprint(i))&^shardBits, fromWindow)
+		s.add(hash32(i)&^equal, 1, 1<<20)
+		g.remember(hash32(i)&^equal, fromWindow)
 	}
 	for i := range 1000 {
-		if s.estimate(stableHash(fmt.Sprint("other", i))&^shardBits) > 0 {
+		if s.estimate(hash32(fmt.Sprint("other", i))&^equal) > 0 {
 			over++
 		}
-		if g.recall(stableHash(fmt.Sprint("other", i))&^shardBits, 4096) != nowhere {
+		if g.recall(hash32(fmt.Sprint("other", i))&^equal, 4096) != nowhere {
 			wrong++
 		}
 	}
@@ -115,20 +121,19 @@ func TestStatisticsWithinAShard(t *testing.T) {
 func TestGhosts(t *testing.T) {
 	var g ghosts
 	g.fit(100)
-	h := func(i int) uint64 { return stableHash(fmt.Sprint(i)) }
-	g.remember(h(1), fromWindow)
-	g.remember(h(2), fromMain)
+	g.remember(hash32(1), fromWindow)
+	g.remember(hash32(2), fromMain)
 	g.fit(1000)
 	tests := []struct {
-		h    uint64
+		h    uint32
 		life uint32
 		want origin
 	}{
-		{h(3), 10, nowhere},
-		{h(1), 1, nowhere}, // one eviction ago: too long
-		{h(1), 2, fromWindow},
-		{h(1), 2, nowhere}, // forgotten
-		{h(2), 1, fromMain},
+		{hash32(3), 10, nowhere},
+		{hash32(1), 1, nowhere}, // one eviction ago: too long
+		{hash32(1), 2, fromWindow},
+		{hash32(1), 2, nowhere}, // forgotten
+		{hash32(2), 1, fromMain},
 	}
 	for i, tt := range tests {
 		if got := g.recall(tt.h, tt.life); got != tt.want {

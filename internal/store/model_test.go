@@ -29,7 +29,7 @@ type naiveEntry struct {
 	key            string
 	value          int
 	cost, deadline int64
-	hash           uint64
+	hash           uint32
 	uses           uint64
 	inMain         bool
 }
@@ -88,7 +88,7 @@ func (n *naive) remove(e *naiveEntry) {
 }
 
 func (n *naive) put(key string, v int, bytes, deadline, now int64) bool {
-	e := &naiveEntry{key: key, value: v, cost: int64(len(key)) + bytes + EntryOverhead, deadline: deadline, hash: stableHash(key)}
+	e := &naiveEntry{key: key, value: v, cost: int64(len(key)) + bytes + EntryOverhead, deadline: deadline, hash: uint32(stableHash(key))}
 	old := n.entries[key]
 	if e.cost > n.maxBytes {
 		if old != nil {
@@ -259,10 +259,11 @@ func (n *naive) same(t *testing.T, s *Store[int], now int64) {
 	}{{"window", &sh.window, n.window}, {"main", &sh.main, n.main}} {
 		i := 0
 		for p := q.got.head; p != q.got.tail; p++ {
-			e := *q.got.at(p)
-			if e == nil {
+			at := *q.got.at(p)
+			if at == noPlace {
 				continue
 			}
+			e := sh.index.Load().at(at)
 			if i == len(q.want) {
 				t.Fatalf("%s: got %q and more, want %d entries", q.name, e.Key, len(q.want))
 			}

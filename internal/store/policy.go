@@ -100,7 +100,7 @@ func (sh *shard[V]) settle(now int64) {
 		sh.evict(now)
 	}
 	for sh.windowOver() && sh.main.bytes < sh.maxBytes-sh.windowBytes && int64(sh.main.n) < sh.maxEntries-sh.windowEntries {
-		sh.promote(sh.window.oldest())
+		sh.promote(sh.window.oldest(sh.index.Load()))
 	}
 }
 
@@ -124,7 +124,7 @@ func (sh *shard[V]) windowOver() bool {
 // evict drops one entry.
 func (sh *shard[V]) evict(now int64) {
 	if sh.window.n+sh.main.n == 0 {
-		sh.drop(sh.kept.oldest(), now)
+		sh.drop(sh.kept.oldest(sh.index.Load()), now)
 		return
 	}
 	if sh.window.n == 0 || sh.main.n > 0 && !sh.windowOver() {
@@ -132,7 +132,7 @@ func (sh *shard[V]) evict(now int64) {
 		return
 	}
 	if sh.main.n == 0 {
-		sh.drop(sh.window.oldest(), now)
+		sh.drop(sh.window.oldest(sh.index.Load()), now)
 		return
 	}
 	cand := sh.hand(&sh.window, now)
@@ -169,9 +169,10 @@ func (sh *shard[V]) drop(e *Entry[V], now int64) {
 // promote moves e from the window to main.
 func (sh *shard[V]) promote(e *Entry[V]) {
 	sh.note(e)
-	sh.window.remove(e)
+	x := sh.index.Load()
+	at := sh.window.remove(x, e)
 	e.main = true
-	sh.main.push(e)
+	sh.main.push(x, e, at)
 }
 
 // victim is who has to leave main next. main is not empty.
@@ -180,7 +181,7 @@ func (sh *shard[V]) victim(now int64) *Entry[V] {
 	case LFU:
 		return sh.rarest(now)
 	case Random:
-		return sh.main.any(sh.draw)
+		return sh.main.any(sh.index.Load(), sh.draw)
 	default:
 		return sh.hand(&sh.main, now)
 	}
@@ -190,7 +191,7 @@ func (sh *shard[V]) victim(now int64) *Entry[V] {
 func (sh *shard[V]) rarest(now int64) (victim *Entry[V]) {
 	least := uint64(math.MaxUint64)
 	for range lfuSample {
-		e := sh.main.any(sh.draw)
+		e := sh.main.any(sh.index.Load(), sh.draw)
 		if e.Deadline <= now {
 			return e
 		}
@@ -204,16 +205,16 @@ func (sh *shard[V]) rarest(now int64) (victim *Entry[V]) {
 
 // hand turns q to an entry that has expired or was not used since the hand last passed it. q is not empty.
 func (sh *shard[V]) hand(q *queue[V], now int64) *Entry[V] {
+	x := sh.index.Load()
 	for range handSteps {
-		e := q.oldest()
+		e := q.oldest(x)
 		if e.Deadline <= now || e.word.Load()&usesMax == 0 {
 			return e
 		}
 		sh.note(e)
-		q.remove(e)
-		q.push(e)
+		q.push(x, e, q.remove(x, e))
 	}
-	e := q.oldest()
+	e := q.oldest(x)
 	sh.note(e)
 	return e
 }

@@ -8,7 +8,7 @@ import (
 
 // shard is one part of a store: an index that readers use, and behind the mutex everything that writers need.
 //
-// Invariant: an entry is in the index, in one queue, and (if it has a deadline) in one deadline bucket, or in none of
+// Invariant: an entry is in the index, and its place there in one queue and (if it has a deadline) in one deadline bucket, or it is in none of
 // them.
 type shard[V any] struct {
 	index atomic.Pointer[index[V]] // replaced and written under mu, read without
@@ -59,7 +59,7 @@ func (sh *shard[V]) bytes() int64 { return sh.window.bytes + sh.main.bytes + sh.
 // fits tells whether an entry of this cost can be held at all.
 func (sh *shard[V]) fits(cost int64) bool { return cost <= sh.maxBytes && cost <= math.MaxUint32 }
 
-func (sh *shard[V]) find(h uint64, key string) *Entry[V] { return sh.index.Load().find(h, key) }
+func (sh *shard[V]) find(h uint32, key string) *Entry[V] { return sh.index.Load().find(h, key) }
 
 // insert adds e, whose key is not resident. It may be over the budget then: settle follows.
 func (sh *shard[V]) insert(e *Entry[V], now int64) {
@@ -71,15 +71,14 @@ func (sh *shard[V]) insert(e *Entry[V], now int64) {
 		sh.evictions++
 		return
 	}
-	x := sh.index.Load()
-	if x.full() {
-		x = x.resized()
-		sh.index.Store(x)
+	if sh.index.Load().full() {
+		sh.reindex()
 	}
 	e.main = q == &sh.main
-	q.push(e)
-	sh.due.add(e, now)
-	x.insert(e)
+	x := sh.index.Load()
+	at := x.insert(e)
+	q.push(x, e, at)
+	sh.due.add(e, at, now)
 	sh.count(e, 1)
 }
 
@@ -99,24 +98,26 @@ func (sh *shard[V]) replace(old, e *Entry[V], now int64) {
 	if old.Deadline <= now {
 		e.used()
 	}
+	x, from := sh.index.Load(), sh.queueOf(old)
+	at := *from.at(old.pos)
 	if e.kept == old.kept {
-		sh.queueOf(old).swap(old, e)
+		from.swap(old, e)
 	} else {
-		sh.queueOf(old).remove(old)
-		sh.queueOf(e).push(e)
+		from.remove(x, old)
+		sh.queueOf(e).push(x, e, at)
 	}
-	sh.due.remove(old)
-	sh.due.add(e, now)
-	sh.index.Load().swap(old, e)
+	sh.due.remove(x, old)
+	x.swap(at, e)
+	sh.due.add(e, at, now)
 	sh.count(old, -1)
 	sh.count(e, 1)
 }
 
 // unlink takes e out of everything.
 func (sh *shard[V]) unlink(e *Entry[V]) {
-	sh.index.Load().remove(e)
-	sh.queueOf(e).remove(e)
-	sh.due.remove(e)
+	x := sh.index.Load()
+	sh.due.remove(x, e)
+	x.remove(sh.queueOf(e).remove(x, e))
 	sh.count(e, -1)
 	sh.report(e)
 }
@@ -133,9 +134,18 @@ func (sh *shard[V]) queueOf(e *Entry[V]) *queue[V] {
 
 // shrink replaces an index that has become much too large.
 func (sh *shard[V]) shrink() {
-	if x := sh.index.Load(); x.sparse() {
-		sh.index.Store(x.resized())
+	if sh.index.Load().sparse() {
+		sh.reindex()
 	}
+}
+
+// reindex replaces the index by one of the right size.
+func (sh *shard[V]) reindex() {
+	sh.index.Store(sh.index.Load().resized(func(e *Entry[V], at place) {
+		q := sh.queueOf(e)
+		*q.at(e.pos) = at
+		sh.due.moved(e, at)
+	}))
 }
 
 // resize sets the budget and evicts what exceeds it.
@@ -148,7 +158,7 @@ func (sh *shard[V]) resize(maxBytes int64) {
 
 // sweep frees what is due, in at most steps steps; done tells that nothing is left to do.
 func (sh *shard[V]) sweep(now int64, steps int) (freed int, done bool) {
-	sh.due.expired(now, &steps, func(e *Entry[V]) {
+	sh.due.expired(sh.index.Load(), now, &steps, func(e *Entry[V]) {
 		sh.note(e)
 		sh.unlink(e)
 		freed++

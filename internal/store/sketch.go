@@ -33,7 +33,7 @@ func (s *sketch) fit(entries int) {
 }
 
 // estimate returns an upper bound, 0 to 15, of the recent count of h.
-func (s *sketch) estimate(h uint64) uint64 {
+func (s *sketch) estimate(h uint32) uint64 {
 	block, pick := s.locate(h)
 	least := uint64(sketchMax)
 	for row := range uint64(4) {
@@ -44,7 +44,7 @@ func (s *sketch) estimate(h uint64) uint64 {
 }
 
 // add counts h n times; entries sets the length of the aging period.
-func (s *sketch) add(h, n uint64, entries int) {
+func (s *sketch) add(h uint32, n uint64, entries int) {
 	block, pick := s.locate(h)
 	raised := false
 	for row := range uint64(4) {
@@ -70,11 +70,11 @@ func (s *sketch) halve() {
 	s.added /= 2
 }
 
-// locate returns the block of h and 32 bits that pick its counters there. They depend on all bits of h: within a shard
-// some of them are the same for all hashes.
-func (s *sketch) locate(h uint64) (block *[blockWords]uint64, pick uint64) {
-	i := h >> 5 & uint64(len(s.words)/blockWords-1) * blockWords
-	return (*[blockWords]uint64)(s.words[i:]), h * 0x9e3779b97f4a7c15 >> 32
+// locate returns the block of h and 32 bits that pick its counters there. They depend on all bits of h: within a block some of them are the same
+// for all hashes.
+func (s *sketch) locate(h uint32) (block *[blockWords]uint64, pick uint64) {
+	i := h >> 5 & uint32(len(s.words)/blockWords-1) * blockWords
+	return (*[blockWords]uint64)(s.words[i:]), uint64(h) * 0x9e3779b97f4a7c15 >> 32
 }
 
 // counter returns the word within a block and the shift within the word of a row's counter.

@@ -38,14 +38,15 @@ type Config struct {
 // holds the old one goes on reading the old value.
 type Entry[V any] struct {
 	Key      string
-	Deadline int64 // the first instant at which Get does not return the entry; math.MaxInt64: never
-	// word counts uses and hits (count.go).
-	word  atomic.Uint32
-	pos   uint32 // in its queue; this and what follows Value is guarded by the shard's mutex
-	Value V
+	Deadline int64         // the first instant at which Get does not return the entry; math.MaxInt64: never
+	word     atomic.Uint32 // counts uses and hits (count.go)
+	hash     uint32        // of the key: chooses the bucket of the index, makes the tag, and is what the statistics know of the key
+	Value    V
 
-	hash      uint64
+	// Guarded by the shard's mutex, but for cost, which does not change.
+
 	cost      uint32 // bytes it counts
+	pos       uint32 // in its queue
 	bucketPos uint32 // in its deadline bucket
 	bucket    uint16 // its deadline bucket
 	main      bool   // in main, else in the window
@@ -105,7 +106,7 @@ func (s *Store[V]) Get(key string, now int64) *Entry[V] {
 	x := s.of(h).index.Load()
 	b := &x.buckets[h&uint64(len(x.buckets)-1)]
 	tags := b.tags.Load()
-	m := matches(tags, tagOf(h))
+	m := matches(tags, tagOf(uint32(h)))
 	if m == 0 && tags < passedOne {
 		return nil
 	}
@@ -114,7 +115,7 @@ func (s *Store[V]) Get(key string, now int64) *Entry[V] {
 		e = b.slots[slotIn(m)].Load()
 	}
 	if e == nil || e.Key != key {
-		if e = x.find(h, key); e == nil {
+		if e = x.find(uint32(h), key); e == nil {
 			return nil
 		}
 	}
@@ -133,7 +134,7 @@ func (s *Store[V]) Get(key string, now int64) *Entry[V] {
 // any other.
 func (s *Store[V]) Find(key string) *Entry[V] {
 	h := s.hash(key)
-	return s.of(h).index.Load().find(h, key)
+	return s.of(h).index.Load().find(uint32(h), key)
 }
 
 // Begin locks the shard of key until the Tx ends. Only one Tx may be open per goroutine. It retains key until the
@@ -142,7 +143,7 @@ func (s *Store[V]) Begin(key string) Tx[V] {
 	h := s.hash(key)
 	i := s.shardIndex(h)
 	s.shards[i].mu.Lock()
-	return Tx[V]{shard: &s.shards[i], number: i, key: key, hash: h}
+	return Tx[V]{shard: &s.shards[i], number: i, key: key, hash: uint32(h)}
 }
 
 // Shards is the number of shards; it never changes.
@@ -269,7 +270,7 @@ func (s *Store[V]) Expired(now int64) (n int64) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		n += int64(sh.due.overdue(now))
+		n += int64(sh.due.overdue(sh.index.Load(), now))
 		sh.mu.Unlock()
 	}
 	return n
@@ -313,5 +314,5 @@ func (s *Store[V]) hash(key string) uint64 {
 
 func (s *Store[V]) of(h uint64) *shard[V] { return &s.shards[s.shardIndex(h)] }
 
-// shardIndex takes bits that neither choose a bucket of the index nor make a tag.
+// shardIndex takes bits that are not in Entry.hash.
 func (s *Store[V]) shardIndex(h uint64) int { return int(h >> 48 & s.mask) }

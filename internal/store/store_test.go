@@ -37,12 +37,12 @@ func check[V any](t testing.TB, s *Store[V]) {
 			if got := x.find(e.hash, e.Key); got != e {
 				t.Errorf("shard %d: find(%q) does not return the entry in the index", i, e.Key)
 			}
-			if got := *sh.queueOf(e).at(e.pos); got != e {
+			if got := x.at(*sh.queueOf(e).at(e.pos)); got != e {
 				t.Errorf("shard %d: %q is not where its queue should have it", i, e.Key)
 			}
 			if e.bucket != noBucket {
 				due++
-				if got := sh.due.levels[e.bucket>>slotBits].buckets[e.bucket%wheelSlots][e.bucketPos]; got != e {
+				if got := sh.due.levels[e.bucket>>slotBits].buckets[e.bucket%wheelSlots][e.bucketPos]; x.at(got) != e {
 					t.Errorf("shard %d: %q is not in its deadline bucket", i, e.Key)
 				}
 			}

@@ -8,7 +8,7 @@ type Tx[V any] struct {
 	shard  *shard[V]
 	number int
 	key    string
-	hash   uint64
+	hash   uint32
 
 	// Kept makes what Put stores an entry that no other one displaces, as long as no more than half of the shard's budget is of that
 	// kind: beyond it the entry is one like others. It goes by its deadline, by Delete, and when a Put without Kept replaces it.
@@ -52,9 +52,10 @@ func (t *Tx[V]) Keep(keep bool) {
 	if e == nil || e.kept == keep || keep && !t.shard.mayKeep(int64(e.cost), nil) {
 		return
 	}
-	t.shard.queueOf(e).remove(e)
+	x := t.shard.index.Load()
+	at := t.shard.queueOf(e).remove(x, e)
 	e.kept, e.main = keep, true
-	t.shard.queueOf(e).push(e)
+	t.shard.queueOf(e).push(x, e, at)
 }
 
 // Delete removes the key's entry and returns it, or nil when there is none.

@@ -13,29 +13,30 @@ func TestWheel(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		var w wheel[int]
+		x := newIndex[int](3000)
 		in := map[*Entry[int]]bool{}
 		now := r.Int64N(int64(100 * time.Hour))
 		life := []time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour, 100 * time.Hour, 5000 * time.Hour}
 		for range 3000 {
 			switch r.IntN(10) {
 			case 0, 1, 2, 3, 4:
-				e := &Entry[int]{Deadline: now + r.Int64N(int64(life[r.IntN(len(life))]))}
+				e := &Entry[int]{Deadline: now + r.Int64N(int64(life[r.IntN(len(life))])), hash: r.Uint32()}
 				if r.IntN(50) == 0 {
 					e.Deadline = math.MaxInt64
 				}
-				w.add(e, now)
+				w.add(e, x.insert(e), now)
 				in[e] = true
 			case 5:
 				for e := range in {
-					w.remove(e)
-					w.remove(e) // harmless
+					w.remove(x, e)
+					w.remove(x, e) // harmless
 					delete(in, e)
 					break
 				}
 			default:
 				now += r.Int64N(int64(life[r.IntN(5)]))
-				checkOverdue(t, &w, in, now)
-				drainWheel(t, &w, in, now, 1+r.IntN(20))
+				checkOverdue(t, &w, x, in, now)
+				drainWheel(t, &w, x, in, now, 1+r.IntN(20))
 			}
 			due := 0
 			for e := range in {
@@ -43,7 +44,7 @@ func TestWheel(t *testing.T) {
 					due++
 				}
 			}
-			checkOverdue(t, &w, in, now)
+			checkOverdue(t, &w, x, in, now)
 			if w.n != due {
 				t.Fatalf("seed %d: %d entries counted, want %d", seed, w.n, due)
 			}
@@ -51,7 +52,7 @@ func TestWheel(t *testing.T) {
 	}
 }
 
-func checkOverdue(t *testing.T, w *wheel[int], in map[*Entry[int]]bool, now int64) {
+func checkOverdue(t *testing.T, w *wheel[int], x *index[int], in map[*Entry[int]]bool, now int64) {
 	t.Helper()
 	over := 0
 	for e := range in {
@@ -59,16 +60,16 @@ func checkOverdue(t *testing.T, w *wheel[int], in map[*Entry[int]]bool, now int6
 			over++
 		}
 	}
-	if got := w.overdue(now); got != over {
+	if got := w.overdue(x, now); got != over {
 		t.Fatalf("at %d: %d entries overdue, want %d", now, got, over)
 	}
 }
 
-func drainWheel(t *testing.T, w *wheel[int], in map[*Entry[int]]bool, now int64, budget int) {
+func drainWheel(t *testing.T, w *wheel[int], x *index[int], in map[*Entry[int]]bool, now int64, budget int) {
 	t.Helper()
 	for done := false; !done; {
 		left := budget
-		w.expired(now, &left, func(e *Entry[int]) {
+		w.expired(x, now, &left, func(e *Entry[int]) {
 			if !in[e] || e.Deadline > now {
 				t.Fatalf("at %d: an entry with deadline %d came out (was in: %v)", now, e.Deadline, in[e])
 			}
@@ -86,13 +87,14 @@ func drainWheel(t *testing.T, w *wheel[int], in map[*Entry[int]]bool, now int64,
 // A long pause is skipped, not walked through tick by tick.
 func TestWheelSkipsQuietTimes(t *testing.T) {
 	var w wheel[int]
+	x := newIndex[int](1)
 	e := &Entry[int]{Deadline: int64(70 * time.Hour)}
-	w.add(e, 0)
+	w.add(e, x.insert(e), 0)
 	out := 0
 	start := time.Now()
 	for now := int64(0); now < int64(80*time.Hour); now += int64(time.Hour) {
 		budget := 100
-		w.expired(now, &budget, func(*Entry[int]) { out++ })
+		w.expired(x, now, &budget, func(*Entry[int]) { out++ })
 	}
 	if out != 1 {
 		t.Errorf("%d entries came out, want 1", out)
