@@ -38,12 +38,12 @@ func (s *Shard) Acquire(key string, ask Ask, now int64) Result {
 		return Result{Kind: Held}
 	}
 	var stale *Value
-	if e := tx.Entry(); e != nil && !ask.Fresh {
-		if s.Fresh(&e.Value, now) && !(ask.Ahead && t.leases[key] == nil) {
-			return Result{Kind: Hit, Value: &e.Value, Seq: s.cfg.Seq()}
+	if v := resident(&tx); v != nil && !ask.Fresh {
+		if s.Fresh(v, now) && !(ask.Ahead && t.leases[key] == nil) {
+			return Result{Kind: Hit, Value: v, Seq: s.cfg.Seq()}
 		}
-		if s.servable(&e.Value, now) {
-			stale = &e.Value
+		if s.servable(v, now) {
+			stale = v
 		}
 	}
 	l := t.leases[key]

@@ -200,9 +200,9 @@ func (s *Shard) Give(key string, v Value, g Given, now int64) bool {
 		t.asides.fit(tx.Room())
 		return true
 	}
-	if e := tx.Entry(); e != nil && now < e.Value.Hard {
-		shorter := e.Value.Vouched != 0 && s.FreshUntil(&e.Value) < s.FreshUntil(&v) // the same, from when less was known of it
-		if s.Fresh(&e.Value, now) && !shorter && v.LoadedAt <= e.Value.LoadedAt || v.older(e.Value.Version) {
+	if old := resident(&tx); old != nil && now < old.Hard {
+		shorter := old.Vouched != 0 && s.FreshUntil(old) < s.FreshUntil(&v) // the same, from when less was known of it
+		if s.Fresh(old, now) && !shorter && v.LoadedAt <= old.LoadedAt || v.older(old.Version) {
 			return false
 		}
 	}

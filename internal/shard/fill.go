@@ -63,12 +63,12 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
-	resident := tx.Entry()
-	if resident != nil && now < resident.Value.Hard && v.older(resident.Value.Version) {
+	old := resident(&tx)
+	if old != nil && now < old.Hard && v.older(old.Version) {
 		s.refused.version.Add(1)
 		eff.Outcome = Rejected
-		if s.Fresh(&resident.Value, now) {
-			t.answer(l, Result{Kind: Hit, Value: &resident.Value, Seq: s.cfg.Seq()}, now, &eff)
+		if s.Fresh(old, now) {
+			t.answer(l, Result{Kind: Hit, Value: old, Seq: s.cfg.Seq()}, now, &eff)
 		} else {
 			t.next(l, now, &eff)
 		}
@@ -80,8 +80,8 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 		t.next(l, now, &eff)
 		return eff
 	}
-	if l.cap > 0 && resident != nil {
-		s.inherit(&v, &resident.Value, now)
+	if l.cap > 0 && old != nil {
+		s.inherit(&v, old, now)
 	}
 	if end := max(t.lagEnd(key), s.tagLagEnd(&v)); end > 0 && v.LoadedAt < end { // what another member loaded may be older than this one's clock
 		v.endBy(end)
@@ -95,12 +95,12 @@ func (s *Shard) fill(key string, token Token, v Value, now int64, keep bool) (ef
 
 // place makes v the resident value of the key, or removes what is resident if v cannot be kept, and returns what those who
 // wait get, but for the log number.
-func (t *table) place(tx *store.Tx[Value], key string, v Value, now int64, keep bool) Result {
+func (t *table) place(tx *store.Tx[packed], key string, v Value, now int64, keep bool) Result {
 	t.asides.drop(key)
 	if keep && now < v.Hard {
-		if e, ok := tx.Put(v, v.cost(), v.Hard, now); ok {
+		if put(tx, &v, now) {
 			t.asides.fit(tx.Room())
-			return Result{Kind: Hit, Value: &e.Value}
+			return Result{Kind: Hit, Value: &v}
 		}
 	}
 	tx.Delete()
@@ -166,11 +166,11 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 		eff.Outcome = Outdated
 		return eff
 	}
-	var resident *Value
-	if e := tx.Entry(); e != nil && now < e.Value.Hard {
-		resident = &e.Value
+	old := resident(&tx)
+	if old != nil && now >= old.Hard {
+		old = nil
 	}
-	if !t.allowed(key, resident, v, cond, now) {
+	if !t.allowed(key, old, v, cond, now) {
 		eff.Outcome = Rejected
 		return eff
 	}
@@ -192,13 +192,13 @@ func (s *Shard) Set(key string, v Value, cond Cond, now int64) (eff Effect) {
 	return eff
 }
 
-// allowed tells whether a Set may replace resident, which may be nil.
-func (t *table) allowed(key string, resident *Value, v Value, cond Cond, now int64) bool {
-	present := resident != nil && t.s.Fresh(resident, now) && !resident.Absent
+// allowed tells whether a Set may replace old, which may be nil.
+func (t *table) allowed(key string, old *Value, v Value, cond Cond, now int64) bool {
+	present := old != nil && t.s.Fresh(old, now) && !old.Absent
 	if cond.IfAbsent && present || cond.IfPresent && !present {
 		return false
 	}
-	if resident != nil && v.older(resident.Version) {
+	if old != nil && v.older(old.Version) {
 		return false
 	}
 	tomb, _ := t.tombs.Peek(key)

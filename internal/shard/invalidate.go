@@ -39,10 +39,10 @@ func (s *Shard) invalidate(key string, minVersion uint64, soft bool, now int64) 
 	defer tx.End()
 	t := &s.tables[tx.Shard()]
 	s.invalidations.Add(1)
-	if e := tx.Entry(); e != nil && (minVersion == 0 || e.Value.Version < minVersion) {
+	if v := resident(&tx); v != nil && (minVersion == 0 || v.Version < minVersion) {
 		eff.Dropped = 1
-		if v := e.Value; soft && v.expire(s.FreshUntil(&v), now) {
-			tx.Put(v, v.cost(), v.Hard, now)
+		if soft && v.expire(s.FreshUntil(v), now) {
+			put(&tx, v, now)
 		} else {
 			tx.Delete()
 		}
@@ -76,7 +76,7 @@ func (s *Shard) Clear(now int64) (eff Effect) {
 			t.next(l, now, &eff)
 		}
 	})
-	eff.Dropped = s.store.DeleteFunc(func(*store.Entry[Value]) bool { return true })
+	eff.Dropped = s.store.DeleteFunc(func(*store.Entry[packed]) bool { return true })
 	return eff
 }
 
@@ -116,11 +116,13 @@ func (s *Shard) Move(c Change) (eff Effect) {
 		}
 		maps.Copy(gained, t.asides.move(c.Fate))
 	})
-	eff.Dropped = s.store.DeleteFunc(func(e *store.Entry[Value]) bool {
+	eff.Dropped = s.store.DeleteFunc(func(e *store.Entry[packed]) bool {
 		f := c.Fate(e.Key)
-		if v := &e.Value; f == Lost && c.Now < c.Until && s.Fresh(v, c.Now) {
-			t := &s.tables[s.store.ShardOf(e.Key)] // the one that is locked
-			t.asides.put(e.Key, aside{value: *v, since: c.Now, until: c.Until, bytes: e.Bytes()})
+		if f == Lost && c.Now < c.Until {
+			if v := valueOf(e); s.Fresh(v, c.Now) {
+				t := &s.tables[s.store.ShardOf(e.Key)] // the one that is locked
+				t.asides.put(e.Key, aside{value: *v, since: c.Now, until: c.Until, bytes: e.Bytes()})
+			}
 		}
 		return f != Stays
 	})

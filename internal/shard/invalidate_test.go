@@ -72,7 +72,7 @@ func TestDroppedFollowsTheUnlinking(t *testing.T) {
 			seq++
 			v := "nothing"
 			if e := s.store.Find(key); e != nil {
-				v = string(e.Value.Bytes)
+				v = string(e.Value.bytes)
 			}
 			events = append(events, fmt.Sprintf("%s %s", key, v))
 		},

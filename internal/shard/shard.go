@@ -74,7 +74,7 @@ const (
 type Shard struct {
 	cfg    Config
 	tokens *atomic.Uint64
-	store  *store.Store[Value]
+	store  *store.Store[packed]
 	tables []table // one per shard of the store, guarded by that shard's lock
 	tags   tag.Table
 
@@ -89,8 +89,8 @@ type Shard struct {
 
 // New makes an empty Shard.
 func New(cfg Config) *Shard {
-	s := &Shard{cfg: cfg, tokens: cfg.Tokens, store: store.New[Value](store.Config{MaxBytes: cfg.MaxBytes, Policy: cfg.Policy})}
-	s.store.Count(func(v *Value) bool { return v.Absent })
+	s := &Shard{cfg: cfg, tokens: cfg.Tokens, store: store.New[packed](store.Config{MaxBytes: cfg.MaxBytes, Policy: cfg.Policy})}
+	s.store.Count((*packed).absent)
 	if s.tokens == nil {
 		s.tokens = new(atomic.Uint64)
 	}
@@ -125,34 +125,42 @@ func New(cfg Config) *Shard {
 
 // Get returns the fresh value or absence of key, and the number of the log's last event at an instant before it was
 // read: whoever keeps a copy under that number drops it on every later event of the key. Nil: nothing fresh, go on to
-// Acquire. It takes no lock and allocates nothing; key may alias a buffer. The Value is shared and read-only.
+// Acquire. It takes no lock, and allocates nothing if the Value stays where Get was called: it is small enough to be inlined there. key may alias
+// a buffer. The Value's bytes are shared and read-only.
 func (s *Shard) Get(key string, now int64) (*Value, uint64) {
+	return s.get(new(Value), key, now)
+}
+
+func (s *Shard) get(v *Value, key string, now int64) (*Value, uint64) {
 	// Why this order: the other way round, (1) this reads the old value, (2) an Invalidate unlinks it, and Dropped numbers
 	// that 8, (3) this reads number 8, (4) the near copy of the old value, numbered 8, survives event 8. A number read
 	// first is lower than that of every change whose old value can still be read.
 	seq := s.cfg.Seq()
 	e := s.store.Get(key, now)
-	if e == nil || !s.Fresh(&e.Value, now) {
+	if e == nil {
 		return nil, seq
 	}
-	return &e.Value, seq
+	if v.unpack(e); !s.Fresh(v, now) {
+		return nil, seq
+	}
+	return v, seq
 }
 
 // Peek is Get for onlookers: the read does not count as a use of the entry, and what is past its lifetime but not past
 // its hard end is returned too (see Fresh).
 func (s *Shard) Peek(key string, now int64) (*Value, uint64) {
 	seq := s.cfg.Seq()
-	e := s.store.Find(key)
-	if e == nil || now >= e.Value.Hard {
+	v := valueOf(s.store.Find(key))
+	if v == nil || now >= v.Hard {
 		return nil, seq
 	}
-	return &e.Value, seq
+	return v, seq
 }
 
 // Range calls yield for the resident entries, expired ones that were not swept yet included, until it returns false.
 // What is stored or dropped meanwhile may be seen or not. yield runs without a lock and may call the Shard.
 func (s *Shard) Range(yield func(key string, v *Value) bool) {
-	s.store.Range(func(e *store.Entry[Value]) bool { return yield(e.Key, &e.Value) })
+	s.store.Range(func(e *store.Entry[packed]) bool { return yield(e.Key, valueOf(e)) })
 }
 
 // Sweep frees expired entries and returns their number; see store.Store.Sweep.

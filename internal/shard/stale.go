@@ -18,8 +18,8 @@ func (s *Shard) stale(v *Value) Result { return Result{Kind: Stale, Value: v, La
 
 // spare returns the stale copy of key, or nil. A lock of the key's shard may be held.
 func (s *Shard) spare(key string, now int64) *Value {
-	if e := s.store.Find(key); e != nil && s.servable(&e.Value, now) {
-		return &e.Value
+	if v := valueOf(s.store.Find(key)); v != nil && s.servable(v, now) {
+		return v
 	}
 	return nil
 }
@@ -33,11 +33,10 @@ func (s *Shard) inherit(v, replaced *Value, now int64) {
 }
 
 // postpone lets no load of the key begin for a while, if it has a stale copy.
-func (t *table) postpone(tx *store.Tx[Value], now int64) {
-	if e := tx.Entry(); e != nil && t.s.servable(&e.Value, now) {
-		v := e.Value
+func (t *table) postpone(tx *store.Tx[packed], now int64) {
+	if v := resident(tx); v != nil && t.s.servable(v, now) {
 		v.Retry = now + t.s.cfg.Retry
-		tx.Put(v, v.cost(), v.Hard, now)
+		put(tx, v, now)
 	}
 }
 

@@ -4,7 +4,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 )
+
+// What an entry takes besides its value and the texts: the sizes that docs/performance.md counts with.
+func TestSizes(t *testing.T) {
+	if got := unsafe.Sizeof(Entry[struct{ int64 }]{}) - 8; got != 48 {
+		t.Errorf("an entry has %d bytes beside its value, want 48", got)
+	}
+	if got := unsafe.Sizeof(bucket[int]{}); got != 64 {
+		t.Errorf("a bucket of the index has %d bytes, want 64: a cache line", got)
+	}
+}
 
 // Whatever is inserted and removed, the index finds what a map finds, and its counts of passed entries return to zero.
 func TestIndex(t *testing.T) {
