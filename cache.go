@@ -107,7 +107,7 @@ func New[V any](n *Node, keyspace string, cfg Config[V]) (*Cache[V], error) {
 func (c *Cache[V]) Get(ctx context.Context, key string) (V, error) {
 	// Step 1: a fresh near copy. No lock, no allocation.
 	if it := c.near.Get(key, c.clock.Now()); it != nil {
-		if !it.Absent {
+		if !it.Absent() {
 			c.count.nearHits.Add(1)
 			return it.Value, nil
 		}
@@ -122,8 +122,8 @@ func (c *Cache[V]) Get(ctx context.Context, key string) (V, error) {
 func (c *Cache[V]) GetInfo(ctx context.Context, key string) (V, Info, error) {
 	now := c.clock.Now()
 	if it := c.near.Get(key, now); it != nil {
-		info := Info{Tier: TierNear, Age: age(it.LoadedAt, now), Version: it.Version, Member: c.node.ID()}
-		if !it.Absent {
+		info := Info{Tier: TierNear, Age: age(it.LoadedAt, now), Version: it.Version(), Member: c.node.ID()}
+		if !it.Absent() {
 			c.count.nearHits.Add(1)
 			return it.Value, info, nil
 		}

@@ -580,7 +580,6 @@ func (c *Cache[V]) keep(f *flight[V], a *asked, rep *transport.Reply, it near.It
 	now := c.clock.Now()
 	it.LoadedAt = now - int64(rep.Age)
 	it.Version = rep.Version
-	it.Member = a.member()
 	it.Source, it.Gen, it.Seq, it.Mark = a.source, a.fetch.Gen, rep.Seq, it.Mark.At(a.tagPos)
 	it.Free = a.sent + int64(c.node.bound)
 	switch {

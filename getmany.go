@@ -87,7 +87,7 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 func (b *batch[V]) begin(ctx context.Context, key string) {
 	c := b.c
 	if it := c.near.Get(key, c.clock.Now()); it != nil {
-		if it.Absent {
+		if it.Absent() {
 			c.count.nearAbsent.Add(1)
 			return
 		}

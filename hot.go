@@ -85,9 +85,7 @@ func (c *Cache[V]) tend(key string, again bool, now int64) {
 	held, ok := c.near.Peek(key, now)
 	switch {
 	case ok && now < held.Deadline-int64(c.policy.hotLead()):
-		if !held.Kept {
-			c.near.Keep(key, true)
-		}
+		c.near.Keep(key, true) // it may have been installed before the key was hot
 	case ok || again:
 		f, r, leads := c.join(c.ctx, key)
 		c.background(&fetch[V]{c: c, f: f, r: r}, leads)

@@ -172,7 +172,7 @@ func setAnswer(s transport.Status) (stored, again bool, err error) {
 // Errors: the context's own error; ErrInvalidKey; ErrClosed.
 func (c *Cache[V]) Peek(ctx context.Context, key string) (v V, ok bool, err error) {
 	if it := c.near.Get(key, c.clock.Now()); it != nil {
-		return it.Value, !it.Absent, nil
+		return it.Value, !it.Absent(), nil
 	}
 	if err := c.admit(ctx, key); err != nil {
 		return v, false, err

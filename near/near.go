@@ -16,92 +16,111 @@ type Source struct {
 	LeaseUntil  atomic.Int64  // sending of the last renewal that was answered, plus the lease's length
 }
 
-// Item is a value and what must hold for it to be served. It is immutable and shared between callers.
+// Item is a value that is to be kept, and what must hold for it to be served.
 type Item[V any] struct {
-	// What a reader checks comes first: it shares a cache line with the entry's key and deadline.
-
-	Source *Source // of the member that the copy came from; nil: this process' own shard, and Gen, Seq and Free mean nothing
-	Gen    uint64  // of Source when the request was sent
-	Free   int64   // until then the copy needs no lease: sending of the request plus the lease's length
-	until  int64   // it is fresh until then; beyond it, until the deadline of its entry, it is a stale copy
-	// Mark has the value's tags and the position, from TagPos, before the request was sent (R15).
-	Mark tag.Mark
-
 	Value    V
-	Seq      uint64 // number of the owner's last event when it read the value: later ones of the key drop the copy
-	LoadedAt int64  // start of the load
-	Version  uint64 // at the origin; 0: none
-	Member   string // that the value came from
-	Stale    int64  // ns after its deadline for which it is kept as a stale copy
+	Absent   bool    // the key does not exist at the origin; Value is zero
+	Source   *Source // of the member that the value came from; nil: this process' own shard, and Gen, Seq and Free mean nothing
+	Gen      uint64  // of Source when the request was sent
+	Seq      uint64  // number of the owner's last event when it read the value: later ones of the key drop the copy
+	Free     int64   // until then the copy needs no lease: sending of the request plus the lease's length
+	LoadedAt int64   // start of the load
+	Version  uint64  // at the origin; 0: none
+	// Mark has the value's tags and the position, from TagPos, before the request was sent (R15).
+	Mark  tag.Mark
+	Stale int64 // ns after its deadline for which it is kept as a stale copy
 	// Inherits says that this process loaded it because it does not reach the owner. Nobody will tell of it; but as a stale copy it may
 	// take the place of an older one from the owner, for as long as that could be one, and ends with what ends that.
 	Inherits bool
-	Absent   bool // the key does not exist at the origin; Value is zero
 	Kept     bool // no other copy displaces it (store.Tx.Kept)
 }
 
-// servable is R4.
-func (it *Item[V]) servable(now int64) bool {
-	src := it.Source
-	// Order: the lease before the generation. The other way round a reader could take the generation from before a kill and the
-	// lease from after it, and serve a copy that missed an event long ago.
-	return now < it.until && (src == nil || (now < it.Free || now < src.LeaseUntil.Load()) && it.Gen == src.Gen.Load())
+// Copy is a value that is held. It is immutable and shared between callers. What a reader checks comes first: it shares a cache line with the
+// key and deadline of its entry.
+type Copy[V any] struct {
+	terms    *terms
+	free     int64 // Item.Free
+	Value    V
+	LoadedAt int64  // start of the load
+	seq      uint64 // Item.Seq
 }
+
+// Absent says that the key does not exist at the origin; Value is zero.
+func (c *Copy[V]) Absent() bool { return c.terms.absent }
+
+// Version is that of the value at the origin; 0: it has none.
+func (c *Copy[V]) Version() uint64 { return c.terms.version }
+
+// follows tells whether the copy's number is one of src's in its present generation.
+func (c *Copy[V]) follows(src *Source) bool { return c.terms.source == src && c.terms.gen == src.Gen.Load() }
 
 // Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.
 type Cache[V any] struct {
-	store *store.Store[Item[V]]
+	store *store.Store[Copy[V]]
 	tags  tag.Table
+	terms shared
 
 	unsure, tagged atomic.Uint64
 }
 
 // New returns an empty cache. cfg.Hits hears of hits of copies that may not be served any more, too.
 func New[V any](cfg store.Config) *Cache[V] {
-	return &Cache[V]{store: store.New[Item[V]](cfg)}
+	return &Cache[V]{store: store.New[Copy[V]](cfg)}
 }
 
 // Get returns what is held of key and may be served at now, or nil. It takes no lock, does not allocate, and does not
 // retain key.
-func (c *Cache[V]) Get(key string, now int64) *Item[V] {
+func (c *Cache[V]) Get(key string, now int64) *Copy[V] {
 	e := c.store.Get(key, now)
 	if e == nil {
 		return nil
 	}
-	if !e.Value.servable(now) {
-		if now < e.Value.until {
+	if !servable(e, now) {
+		if now < freshUntil(e) {
 			c.unsure.Add(1)
 		}
 		return nil
 	}
-	if !c.tags.Alive(&e.Value.Mark) {
+	if !c.tags.Alive(&e.Value.terms.mark) {
 		c.tagged.Add(1)
 		return nil
 	}
 	return &e.Value
 }
 
-// Copy is a near copy as somebody sees it who only looks.
-type Copy[V any] struct {
-	*Item[V]
+// freshUntil returns the end of a copy's lifetime. Beyond it, until the deadline of its entry, it is a stale copy.
+func freshUntil[V any](e *store.Entry[Copy[V]]) int64 { return e.Deadline - e.Value.terms.stale }
+
+// servable is R4.
+func servable[V any](e *store.Entry[Copy[V]], now int64) bool {
+	t := e.Value.terms
+	// Order: the lease before the generation. The other way round a reader could take the generation from before a kill and the
+	// lease from after it, and serve a copy that missed an event long ago.
+	return now < freshUntil(e) &&
+		(t.source == nil || (now < e.Value.free || now < t.source.LeaseUntil.Load()) && t.gen == t.source.Gen.Load())
+}
+
+// Peeked is a near copy as somebody sees it who only looks.
+type Peeked[V any] struct {
+	*Copy[V]
 	Deadline int64
 	Bytes    int64 // of the budget
 }
 
 // Peek is Get for those who only look: it counts as no use. False: nothing may be served.
-func (c *Cache[V]) Peek(key string, now int64) (Copy[V], bool) {
+func (c *Cache[V]) Peek(key string, now int64) (Peeked[V], bool) {
 	e := c.store.Find(key)
-	if e == nil || e.Deadline <= now || !e.Value.servable(now) || !c.tags.Alive(&e.Value.Mark) {
-		return Copy[V]{}, false
+	if e == nil || e.Deadline <= now || !servable(e, now) || !c.tags.Alive(&e.Value.terms.mark) {
+		return Peeked[V]{}, false
 	}
-	return Copy[V]{Item: &e.Value, Deadline: e.Value.until, Bytes: e.Bytes()}, true
+	return Peeked[V]{Copy: &e.Value, Deadline: freshUntil(e), Bytes: e.Bytes()}, true
 }
 
 // Stale returns what is held of key and may be served as a stale copy, when no fresh value can be had, or nil. It may have missed an
 // invalidation (R4).
-func (c *Cache[V]) Stale(key string, now int64) *Item[V] {
+func (c *Cache[V]) Stale(key string, now int64) *Copy[V] {
 	e := c.store.Find(key)
-	if e == nil || now >= e.Deadline || e.Value.Absent || !c.tags.Alive(&e.Value.Mark) {
+	if e == nil || now >= e.Deadline || e.Value.terms.absent || !c.tags.Alive(&e.Value.terms.mark) {
 		return nil
 	}
 	return &e.Value
@@ -130,18 +149,18 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	if !still() {
 		return false
 	}
-	it.until = deadline
 	end := deadline + it.Stale
 	old := tx.Entry()
-	if it.Inherits && old != nil && old.Value.Stale > 0 && max(end, now) < old.Deadline && !old.Value.Absent && c.tags.Alive(&old.Value.Mark) {
+	if it.Inherits && old != nil && old.Value.terms.stale > 0 && max(end, now) < old.Deadline && !old.Value.terms.absent && c.tags.Alive(&old.Value.terms.mark) {
 		if it.LoadedAt < old.Value.LoadedAt {
 			return false // the owner's is newer
 		}
-		it.Source, it.Gen, it.Seq = old.Value.Source, old.Value.Gen, old.Value.Seq
+		it.Source, it.Gen, it.Seq = old.Value.terms.source, old.Value.terms.gen, old.Value.seq
 		it.Stale, end = old.Deadline-deadline, old.Deadline
 	}
 	tx.Kept = it.Kept
-	_, ok := tx.Put(it, bytes+it.Mark.Bytes(), end, now)
+	held := Copy[V]{terms: c.terms.of(termsOf(&it)), free: it.Free, Value: it.Value, LoadedAt: it.LoadedAt, seq: it.Seq}
+	_, ok := tx.Put(held, bytes+it.Mark.Bytes(), end, now)
 	return ok
 }
 
@@ -158,7 +177,7 @@ func (c *Cache[V]) Invalidate(key string, src *Source, seq uint64) bool {
 	tx := c.store.Begin(key)
 	defer tx.End()
 	e := tx.Entry()
-	if e == nil || e.Value.Source == src && e.Value.Gen == src.Gen.Load() && e.Value.Seq >= seq {
+	if e == nil || e.Value.follows(src) && e.Value.seq >= seq {
 		return false
 	}
 	tx.Delete()
@@ -183,7 +202,7 @@ func (c *Cache[V]) Delete(key string) bool {
 // Clear drops everything that is held when it is called, and returns the number. A copy whose Install runs meanwhile
 // may stay: who clears marks the fetches first, as for Invalidate.
 func (c *Cache[V]) Clear() int {
-	return c.store.DeleteFunc(func(*store.Entry[Item[V]]) bool { return true })
+	return c.store.DeleteFunc(func(*store.Entry[Copy[V]]) bool { return true })
 }
 
 // Sweep frees copies whose deadline has passed, with bounded work per call, and returns their number (see
@@ -192,11 +211,6 @@ func (c *Cache[V]) Sweep(now int64) int { return c.store.Sweep(now) }
 
 // Resize changes the budget; what exceeds a smaller one is evicted before it returns.
 func (c *Cache[V]) Resize(maxBytes int64) { c.store.Resize(maxBytes) }
-
-// Range calls yield for everything that is held, servable or not, until it returns false. yield runs without a lock.
-func (c *Cache[V]) Range(yield func(key string, it *Item[V], deadline int64) bool) {
-	c.store.Range(func(e *store.Entry[Item[V]]) bool { return yield(e.Key, &e.Value, e.Deadline) })
-}
 
 // Expired returns the number of copies that are past their deadline and were not swept yet; see store.Store.Expired.
 func (c *Cache[V]) Expired(now int64) int64 { return c.store.Expired(now) }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/nearcache/nearcache/internal/store"
 	"github.com/nearcache/nearcache/internal/tag"
@@ -47,12 +48,12 @@ func TestServable(t *testing.T) {
 	}
 	for _, tt := range tests {
 		c := New[string](store.Config{MaxBytes: 1 << 20})
-		c.Install("k", Item[string]{Source: tt.src, Gen: tt.gen, Free: tt.free, Value: "v", Seq: 3, Member: "m"}, 1, tt.deadline, 0, yes)
+		c.Install("k", Item[string]{Source: tt.src, Gen: tt.gen, Free: tt.free, Value: "v", Seq: 3}, 1, tt.deadline, 0, yes)
 		it := c.Get("k", tt.now)
 		if (it != nil) != tt.want {
 			t.Errorf("%s: Get = %v, want one: %v", tt.name, it, tt.want)
 		}
-		if it != nil && (it.Value != "v" || it.Member != "m") {
+		if it != nil && it.Value != "v" {
 			t.Errorf("%s: Get = %+v, not what was installed", tt.name, it)
 		}
 	}
@@ -151,10 +152,10 @@ func TestInstall(t *testing.T) {
 	// Case L1-17: an empty value and an absence are kept, and differ.
 	c.Install("empty", Item[string]{}, 0, 100, 0, yes)
 	c.Install("absent", Item[string]{Absent: true}, 0, 100, 0, yes)
-	if it := c.Get("empty", 1); it == nil || it.Absent {
+	if it := c.Get("empty", 1); it == nil || it.Absent() {
 		t.Errorf("empty: %+v", it)
 	}
-	if it := c.Get("absent", 1); it == nil || !it.Absent {
+	if it := c.Get("absent", 1); it == nil || !it.Absent() {
 		t.Errorf("absent: %+v", it)
 	}
 	if !c.Delete("empty") || c.Delete("empty") || c.Get("empty", 1) != nil {
@@ -188,8 +189,8 @@ func TestInstallRacesInvalidate(t *testing.T) {
 			c.Invalidate("k", src, event)
 		})
 		wg.Wait()
-		if it := c.Get("k", 1); it != nil && it.Seq < event {
-			t.Fatalf("round %d: a copy read at %d survived event %d", i, it.Seq, event)
+		if it := c.Get("k", 1); it != nil && it.seq < event {
+			t.Fatalf("round %d: a copy read at %d survived event %d", i, it.seq, event)
 		}
 		if i%2 == 0 { // every other round begins with a copy in place
 			c.Install("k", Item[uint64]{Source: src, Gen: 1, Value: event, Seq: event}, 8, 1<<40, 0, yes)
@@ -221,7 +222,51 @@ func TestInvalidateBetweenStillAndTheCopy(t *testing.T) {
 	}
 	wg.Wait()
 	if it := c.Get("k", 1); it != nil {
-		t.Errorf("a copy read at %d survived event 1", it.Seq)
+		t.Errorf("a copy read at %d survived event 1", it.seq)
+	}
+}
+
+// item is what was installed, but for what matters only then.
+func (c *Copy[V]) item() *Item[V] {
+	t := c.terms
+	return &Item[V]{
+		Value: c.Value, Absent: c.Absent(), Source: t.source, Gen: t.gen, Seq: c.seq, Free: c.free, LoadedAt: c.LoadedAt,
+		Version: c.Version(), Mark: t.mark, Stale: t.stale,
+	}
+}
+
+// The copies of a member share what they have in common: else each of them takes a second object.
+func TestTermsAreShared(t *testing.T) {
+	c := New[int](store.Config{MaxBytes: 1 << 20})
+	a, b := source(1, 100), source(1, 100)
+	install := func(it Item[int]) *terms {
+		c.Install("k", it, 8, 100, 0, yes)
+		return c.Get("k", 1).terms
+	}
+	first := install(Item[int]{Source: a, Gen: 1, Value: 1, Seq: 1, LoadedAt: 1, Free: 50})
+	if got := install(Item[int]{Source: a, Gen: 1, Value: 2, Seq: 2, LoadedAt: 2, Free: 60}); got != first {
+		t.Error("two copies of one member do not share their terms")
+	}
+	for i, it := range []Item[int]{
+		{Source: b, Gen: 1}, {Gen: 1}, {Source: a, Gen: 1, Stale: 5}, {Source: a, Gen: 1, Absent: true}, {Source: a, Gen: 1, Version: 1},
+		{Source: a, Gen: 1, Mark: tag.Of(nil)}, {Source: a, Gen: 1, Mark: tag.Of([]uint64{1})}, {Source: a, Gen: 1, Mark: tag.Mark{}.At(1)},
+	} {
+		if got := install(it); *got != termsOf(&it) {
+			t.Errorf("item %d: the copy has %+v", i, got)
+		}
+	}
+	for i := range 3 * maxShared { // generations
+		c.terms.of(terms{source: a, gen: uint64(i)})
+	}
+	if got := len(c.terms.known); got > maxShared {
+		t.Errorf("%d terms are known, want %d at most", got, maxShared)
+	}
+}
+
+// The heap has 112 bytes for it; what is more than that takes another 16 of every entry (docs/performance.md).
+func TestEntrySize(t *testing.T) {
+	if got := unsafe.Sizeof(store.Entry[Copy[[]byte]]{}); got != 104 {
+		t.Errorf("an entry has %d bytes, want 104", got)
 	}
 }
 
@@ -247,7 +292,7 @@ func TestACopyInherits(t *testing.T) {
 				c.InvalidateTags([]uint64{red}, 45)
 			}
 			c.Install("k", Item[string]{Value: "own", LoadedAt: tt.loadedAt, Inherits: true, Mark: tag.Of([]uint64{red}).At(c.TagPos())}, 1, 60, 50, yes)
-			value := func(it *Item[string]) string {
+			value := func(it *Copy[string]) string {
 				if it == nil {
 					return ""
 				}
@@ -285,16 +330,16 @@ func TestModel(t *testing.T) {
 				w, ok := model[key]
 				s := w.it.Source
 				want := ok && now < w.deadline && (s == nil || w.it.Gen == s.Gen.Load() && (now < w.it.Free || now < s.LeaseUntil.Load()))
-				if (got != nil) != want || want && *got != w.it {
+				if (got != nil) != want || want && *got.item() != w.it {
 					t.Fatalf("seed %d, step %d: Get(%s) = %+v, want %+v (%v)", seed, i, key, got, w, want)
 				}
 				got = c.Stale(key, now)
 				want = ok && now < w.end
-				if (got != nil) != want || want && *got != w.it {
+				if (got != nil) != want || want && *got.item() != w.it {
 					t.Fatalf("seed %d, step %d: Stale(%s) = %+v, want %+v (%v)", seed, i, key, got, w, want)
 				}
 			case op < 14:
-				it := Item[int]{Source: src, Value: i, Seq: r.Uint64N(50), Free: now + r.Int64N(30)}
+				it := Item[int]{Source: src, Value: i, Seq: r.Uint64N(50), Free: now + r.Int64N(30), LoadedAt: now, Version: r.Uint64N(3)}
 				if src != nil {
 					it.Gen = src.Gen.Load() - r.Uint64N(2)
 				}
@@ -310,12 +355,12 @@ func TestModel(t *testing.T) {
 					t.Fatalf("seed %d, step %d: Install did not obey", seed, i)
 				}
 				if ok {
-					it.until = deadline
 					w := copied{it, deadline, deadline + it.Stale}
 					if old, ok := model[key]; ok && it.Inherits && old.it.Stale > 0 && old.end > w.end && old.end > now {
 						w.it.Source, w.it.Gen, w.it.Seq, w.end = old.it.Source, old.it.Gen, old.it.Seq, old.end
 						w.it.Stale = w.end - deadline
 					}
+					w.it.Inherits = false
 					model[key] = w
 				}
 			case op < 16:
@@ -366,7 +411,7 @@ func TestGetDoesNotAllocate(t *testing.T) {
 func BenchmarkGet(b *testing.B) {
 	c := New[[]byte](store.Config{MaxBytes: 1 << 30})
 	src := source(1, 1<<40)
-	m := map[string]*Item[[]byte]{}
+	m := map[string]*Copy[[]byte]{}
 	for i := range 1000 {
 		key := fmt.Sprintf("product:%016x", i)
 		c.Install(key, Item[[]byte]{Source: src, Gen: 1}, 1, 1<<40, 0, yes)

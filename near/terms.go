@@ -1,0 +1,48 @@
+package near
+
+import (
+	"sync"
+
+	"github.com/nearcache/nearcache/internal/tag"
+)
+
+// terms are what most copies have in common with others: copies of one member's values that have neither a version nor tags share theirs, so
+// that each of them pays 8 bytes for all of it. They are immutable. The fields are those of Item.
+type terms struct {
+	source  *Source
+	gen     uint64
+	stale   int64
+	mark    tag.Mark
+	version uint64
+	absent  bool
+}
+
+func termsOf[V any](it *Item[V]) terms {
+	return terms{source: it.Source, gen: it.Gen, stale: it.Stale, mark: it.Mark, version: it.Version, absent: it.Absent}
+}
+
+// maxShared is more than there are members, and generations of them whose copies live, as a rule.
+const maxShared = 1024
+
+// shared knows the terms that others may share. The zero shared knows none.
+type shared struct {
+	mu    sync.Mutex // a leaf
+	known map[terms]*terms
+}
+
+// of returns t, the same for the same terms as a rule.
+func (s *shared) of(t terms) *terms {
+	if tags, _ := t.mark.Tags(); t.version != 0 || len(tags) > 0 {
+		return &t
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.known[t]; known != nil {
+		return known
+	}
+	if s.known == nil || len(s.known) == maxShared {
+		s.known = make(map[terms]*terms) // who has the old ones keeps them
+	}
+	s.known[t] = &t
+	return &t
+}
