@@ -1,15 +1,18 @@
 package store
 
+import "math/bits"
+
 // ghosts remembers the hashes of entries that were evicted, for about as many evictions as the shard has entries, and
-// whether they came out of the window or of main. Direct mapped; a slot is a 31-bit fingerprint, the origin, and the
-// number of the eviction. The zero ghosts has no room.
+// whether they came out of the window or of main. Direct mapped; a slot is a 16-bit fingerprint, the origin, and when it was: the number of the
+// eviction, of a large table in units of a four-thousandth of its slots, modulo 2^15. The zero ghosts has no room.
 type ghosts struct {
-	slots []uint64 // a power of two; 0: empty
+	slots []uint32 // a power of two; 0: empty
 	seq   uint32   // evictions, modulo 2^32
+	unit  int      // 2^unit evictions are one of a slot's
 }
 
 // origin says where an evicted entry was.
-type origin uint64
+type origin uint8
 
 const (
 	nowhere origin = iota // not evicted lately
@@ -19,10 +22,11 @@ const (
 
 const (
 	minGhosts    = 8
-	ghostMainBit = 1 << 32
+	ghostMainBit = 1 << 15
+	ghostTimes   = ghostMainBit - 1
 )
 
-// fit grows the table to one slot per entry.
+// fit grows the table to one slot per entry. A larger one begins empty: the store has had room for more lately than what is forgotten.
 func (g *ghosts) fit(entries int) {
 	if entries <= len(g.slots) && g.slots != nil {
 		return
@@ -31,16 +35,12 @@ func (g *ghosts) fit(entries int) {
 	for size < entries {
 		size *= 2
 	}
-	slots := make([]uint64, size)
-	for i := 0; len(g.slots) > 0 && i < size; i += len(g.slots) {
-		copy(slots[i:], g.slots)
-	}
-	g.slots = slots
+	g.slots, g.unit = make([]uint32, size), max(0, bits.Len(uint(size))-13)
 }
 
 func (g *ghosts) remember(h uint32, from origin) {
 	g.seq++
-	w := fingerprint(h) | uint64(g.seq)
+	w := fingerprint(h) | g.seq>>g.unit&ghostTimes
 	if from == fromMain {
 		w |= ghostMainBit
 	}
@@ -51,7 +51,7 @@ func (g *ghosts) remember(h uint32, from origin) {
 func (g *ghosts) recall(h uint32, life uint32) origin {
 	s := &g.slots[g.slot(h)]
 	w := *s
-	if w == 0 || w>>33 != fingerprint(h)>>33 || g.seq-uint32(w) >= life {
+	if w == 0 || w&^(ghostMainBit|ghostTimes) != fingerprint(h) || (g.seq>>g.unit-w)&ghostTimes<<g.unit >= life {
 		return nowhere
 	}
 	*s = 0
@@ -63,5 +63,5 @@ func (g *ghosts) recall(h uint32, life uint32) origin {
 
 func (g *ghosts) slot(h uint32) uint32 { return h >> 7 & uint32(len(g.slots)-1) }
 
-// fingerprint is in the upper 31 bits. It depends on all bits of h: some of them are the same for all hashes of a slot.
-func fingerprint(h uint32) uint64 { return uint64(h) * 0x9e3779b97f4a7c15 >> 33 << 33 }
+// fingerprint is in the upper 16 bits. It depends on all bits of h: some of them are the same for all hashes of a slot.
+func fingerprint(h uint32) uint32 { return h * 0x9e3779b1 & 0xffff0000 }

@@ -131,24 +131,53 @@ func TestStatisticsOfSimilarHashes(t *testing.T) {
 
 func TestGhosts(t *testing.T) {
 	var g ghosts
-	g.fit(100)
+	g.fit(1000)
 	g.remember(hash32(1), fromWindow)
 	g.remember(hash32(2), fromMain)
-	g.fit(1000)
+	g.remember(hash32(3), fromMain)
 	tests := []struct {
 		h    uint32
 		life uint32
 		want origin
 	}{
-		{hash32(3), 10, nowhere},
-		{hash32(1), 1, nowhere}, // one eviction ago: too long
-		{hash32(1), 2, fromWindow},
-		{hash32(1), 2, nowhere}, // forgotten
-		{hash32(2), 1, fromMain},
+		{hash32(4), 10, nowhere},
+		{hash32(1), 2, nowhere}, // two evictions ago: too long
+		{hash32(1), 3, fromWindow},
+		{hash32(1), 3, nowhere}, // forgotten
+		{hash32(2), 2, fromMain},
 	}
 	for i, tt := range tests {
 		if got := g.recall(tt.h, tt.life); got != tt.want {
 			t.Errorf("recall %d = %d, want %d", i, got, tt.want)
+		}
+	}
+	if g.fit(2000); g.recall(hash32(3), 3) != nowhere {
+		t.Error("a table that has grown remembers what was elsewhere in the old one")
+	}
+}
+
+// A large table tells the time in larger units, and is as exact as that.
+func TestGhostsOfManyEntries(t *testing.T) {
+	const entries, life = 1 << 18, 1 << 17
+	var g ghosts
+	g.fit(entries)
+	for i := range uint32(4 * entries) {
+		g.remember(hash32(i), fromWindow)
+	}
+	unit, wrong := uint32(1)<<g.unit, 0
+	for i := range uint32(4 * entries) {
+		if past := g.seq - 1 - i; g.recall(hash32(i), life) != nowhere && past >= life+unit {
+			wrong++
+		}
+	}
+	if wrong > 4*entries/(1<<14) { // one in 2^16 has the fingerprint of another one in its slot
+		t.Errorf("%d entries are remembered although they were evicted more than %d evictions ago", wrong, life)
+	}
+	for i := range uint32(1000) { // one after the other, as nobody else may take their slots
+		g.remember(hash32(i), fromMain)
+		g.seq += life - unit
+		if got := g.recall(hash32(i), life); got != fromMain {
+			t.Fatalf("%d evictions later an entry is not remembered", life-unit)
 		}
 	}
 }
