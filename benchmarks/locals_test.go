@@ -114,7 +114,7 @@ func localEngine(tb testing.TB, entries int) local {
 		},
 		peek: func(key string) bool { return c.Get(key, clk.Now()) != nil },
 		set: func(key string, value []byte) {
-			c.Install(key, near.Item[[]byte]{Value: value, Source: src}, int64(len(value)), math.MaxInt64, clk.Now(), func() bool { return true })
+			c.Install(key, near.Item[[]byte]{Value: value, Source: src}, int64(len(value)), int64(lifetime), clk.Now(), func() bool { return true })
 		},
 	}
 }

@@ -52,7 +52,9 @@ func (c *Copy[V]) Absent() bool { return c.terms.absent }
 func (c *Copy[V]) Version() uint64 { return c.terms.version }
 
 // follows tells whether the copy's number is one of src's in its present generation.
-func (c *Copy[V]) follows(src *Source) bool { return c.terms.source == src && c.terms.gen == src.Gen.Load() }
+func (c *Copy[V]) follows(src *Source) bool {
+	return c.terms.source == src && c.terms.gen == src.Gen.Load()
+}
 
 // Cache is the L1 of one keyspace. All methods are safe for concurrent use. A Cache must be made by New.
 type Cache[V any] struct {
@@ -159,8 +161,12 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 		it.Stale, end = old.Deadline-deadline, old.Deadline
 	}
 	tx.Kept = it.Kept
-	held := Copy[V]{terms: c.terms.of(termsOf(&it)), free: it.Free, Value: it.Value, LoadedAt: it.LoadedAt, seq: it.Seq}
-	_, ok := tx.Put(held, bytes+it.Mark.Bytes(), end, now)
+	t := c.terms.of(termsOf(&it))
+	if bytes += t.mark.Bytes(); t.single() {
+		bytes += termsBytes
+	}
+	held := Copy[V]{terms: t, free: it.Free, Value: it.Value, LoadedAt: it.LoadedAt, seq: it.Seq}
+	_, ok := tx.Put(held, bytes, end, now)
 	return ok
 }
 

@@ -268,6 +268,9 @@ func TestEntrySize(t *testing.T) {
 	if got := unsafe.Sizeof(store.Entry[Copy[[]byte]]{}); got != 104 {
 		t.Errorf("an entry has %d bytes, want 104", got)
 	}
+	if got := unsafe.Sizeof(terms{}); got > termsBytes {
+		t.Errorf("terms have %d bytes, more than they count: %d", got, termsBytes)
+	}
 }
 
 // What this process has loaded for want of the owner lasts as long as the owner's copy that it replaces: not if that is newer, or a tag of it was

@@ -17,8 +17,16 @@ type terms struct {
 	absent  bool
 }
 
+const termsBytes = 64 // what the heap has for terms
+
 func termsOf[V any](it *Item[V]) terms {
 	return terms{source: it.Source, gen: it.Gen, stale: it.Stale, mark: it.Mark, version: it.Version, absent: it.Absent}
+}
+
+// single tells whether the copy is likely to be the only one with these terms.
+func (t *terms) single() bool {
+	tags, _ := t.mark.Tags()
+	return t.version != 0 || len(tags) > 0
 }
 
 // maxShared is more than there are members, and generations of them whose copies live, as a rule.
@@ -32,7 +40,7 @@ type shared struct {
 
 // of returns t, the same for the same terms as a rule.
 func (s *shared) of(t terms) *terms {
-	if tags, _ := t.mark.Tags(); t.version != 0 || len(tags) > 0 {
+	if t.single() {
 		return &t
 	}
 	s.mu.Lock()

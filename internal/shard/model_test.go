@@ -373,6 +373,9 @@ func (m *model) compareState() {
 	var bytes int64
 	for key, v := range m.s.Range {
 		bytes += int64(len(key)) + int64(len(v.Bytes)) + v.Mark.Bytes() + store.EntryOverhead
+		if v.Vouched != 0 || v.Version != 0 || v.Mark != (tag.Mark{}) || v.Absent {
+			bytes += restBytes
+		}
 	}
 	if st.Bytes != bytes {
 		m.t.Errorf("bytes: got %d, want %d", st.Bytes, bytes)

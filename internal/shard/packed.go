@@ -22,6 +22,8 @@ type rest struct {
 	absent, inherits, expired bool
 }
 
+const restBytes = 48 // what the heap has for a rest
+
 func pack(v *Value) packed {
 	p := packed{bytes: v.Bytes, loadedAt: v.LoadedAt, soft: v.Soft}
 	r := rest{

@@ -37,6 +37,9 @@ func TestEntrySize(t *testing.T) {
 	if got := unsafe.Sizeof(store.Entry[packed]{}); got != 96 {
 		t.Errorf("an entry has %d bytes, want 96", got)
 	}
+	if got := unsafe.Sizeof(rest{}); got > restBytes {
+		t.Errorf("the rest of a value has %d bytes, more than it counts: %d", got, restBytes)
+	}
 	if v := (Value{Bytes: []byte("v"), LoadedAt: 1, Soft: 2, Hard: 3}); pack(&v).rest != nil {
 		t.Error("a value with nothing special takes a second object")
 	}

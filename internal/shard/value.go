@@ -54,8 +54,15 @@ func (v *Value) expire(end, now int64) bool {
 // since returns from when on this member had to be told of an invalidation of v.
 func (v *Value) since() int64 { return max(v.LoadedAt, v.Vouched) }
 
-// cost is what the value counts in the store beside its key and the store's overhead.
-func (v *Value) cost() int64 { return int64(len(v.Bytes)) + v.Mark.Bytes() }
+// cost is what the value counts in the store beside its key and the store's overhead. What becomes of it later (Retry, Expired, Inherits) does not count:
+// stale copies would make each other go when the origin fails.
+func (v *Value) cost() int64 {
+	bytes := int64(len(v.Bytes)) + v.Mark.Bytes()
+	if v.Vouched != 0 || v.Version != 0 || v.Mark != (tag.Mark{}) || v.Absent {
+		bytes += restBytes
+	}
+	return bytes
+}
 
 // Token is the right to fill one key, unique over the restarts of the member that gave it. The zero Token is none.
 type Token struct {
