@@ -190,7 +190,7 @@ func (c *Cache[V]) compare(key string) {
 // serves returns what a reader on this node would get without a load. False: there is nothing, or its owner did not answer.
 func (c *Cache[V]) serves(ctx context.Context, key string) (l loaded[V], ok bool) {
 	if it, ok := c.near.Peek(key, c.clock.Now()); ok {
-		l = loaded[V]{absent: it.Absent(), version: it.Version(), start: it.LoadedAt}
+		l = loaded[V]{absent: it.Absent(), version: it.Version(), start: it.LoadedAt()}
 		if !it.Absent() {
 			b, err := encode(c.cfg.Codec, it.Value)
 			if err != nil {

@@ -122,7 +122,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string) (V, error) {
 func (c *Cache[V]) GetInfo(ctx context.Context, key string) (V, Info, error) {
 	now := c.clock.Now()
 	if it := c.near.Get(key, now); it != nil {
-		info := Info{Tier: TierNear, Age: age(it.LoadedAt, now), Version: it.Version(), Member: c.node.ID()}
+		info := Info{Tier: TierNear, Age: age(it.LoadedAt(), now), Version: it.Version(), Member: c.node.ID()}
 		if !it.Absent() {
 			c.count.nearHits.Add(1)
 			return it.Value, info, nil

@@ -88,7 +88,7 @@ func (c *Cache[V]) nearView(key string, now int64) *CopyView {
 		return nil
 	}
 	return &CopyView{
-		Absent: it.Absent(), Age: age(it.LoadedAt, now), Left: time.Duration(it.Deadline - now), Version: it.Version(), Bytes: int(it.Bytes),
+		Absent: it.Absent(), Age: age(it.LoadedAt(), now), Left: time.Duration(it.Deadline - now), Version: it.Version(), Bytes: int(it.Bytes),
 	}
 }
 

@@ -114,7 +114,7 @@ func (c *Cache[V]) nearStale(key string) (res result[V], ok bool) {
 	}
 	return result[V]{
 		value: it.Value,
-		info:  Info{Tier: TierNear, Age: age(it.LoadedAt, now), Stale: true, Version: it.Version(), Member: c.node.ID()},
+		info:  Info{Tier: TierNear, Age: age(it.LoadedAt(), now), Stale: true, Version: it.Version(), Member: c.node.ID()},
 	}, true
 }
 

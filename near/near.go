@@ -1,6 +1,7 @@
 package near
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/nearcache/nearcache/internal/store"
@@ -38,12 +39,29 @@ type Item[V any] struct {
 // Copy is a value that is held. It is immutable and shared between callers. What a reader checks comes first: it shares a cache line with the
 // key and deadline of its entry.
 type Copy[V any] struct {
-	terms    *terms
-	free     int64 // Item.Free
-	Value    V
-	LoadedAt int64  // start of the load
-	seq      uint64 // Item.Seq
+	terms *terms
+	free  int64 // Item.Free
+	Value V
+	seq   uint32 // the lower half of Item.Seq; the upper one is in terms
+	aged  int32  // ticks from the start of the load to free
 }
+
+// A tick is as short as the readings of the coarse clock are apart. With 32 bits of them a value may be 100 days old.
+const tickBits = 22
+
+func newCopy[V any](it *Item[V], t *terms) Copy[V] {
+	ticks := (it.Free - it.LoadedAt + 1<<tickBits - 1) >> tickBits
+	return Copy[V]{
+		terms: t, free: it.Free, Value: it.Value,
+		seq: uint32(it.Seq), aged: int32(max(math.MinInt32, min(ticks, math.MaxInt32))),
+	}
+}
+
+// LoadedAt is the start of the value's load, or up to 4.2 ms before it; of one that is older than 100 days it is later.
+func (c *Copy[V]) LoadedAt() int64 { return c.free - int64(c.aged)<<tickBits }
+
+// number is Item.Seq.
+func (c *Copy[V]) number() uint64 { return uint64(c.terms.seqHigh)<<32 | uint64(c.seq) }
 
 // Absent says that the key does not exist at the origin; Value is zero.
 func (c *Copy[V]) Absent() bool { return c.terms.absent }
@@ -130,7 +148,7 @@ func (c *Cache[V]) Stale(key string, now int64) *Copy[V] {
 
 // Install keeps it under key until deadline, and as a stale copy beyond it, in place of what was there, if still returns true. It tells whether it
 // did so: a value that is larger than a shard of the cache is not kept, and neither is the one that it would have
-// replaced; and one that is older than the stale copy that it would inherit from is not, but that one is. The value counts bytes and its tags; key is copied.
+// replaced; and one that may be older than the stale copy that it would inherit from is not, but that one is. The value counts bytes and its tags; key is copied.
 //
 // still decides whether the copy is as good as when it was asked for (R3). It runs under the lock under which
 // Invalidate drops copies: it must be quick, must not block, and must not use the cache. Whoever invalidates marks
@@ -154,10 +172,10 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	end := deadline + it.Stale
 	old := tx.Entry()
 	if it.Inherits && old != nil && old.Value.terms.stale > 0 && max(end, now) < old.Deadline && !old.Value.terms.absent && c.tags.Alive(&old.Value.terms.mark) {
-		if it.LoadedAt < old.Value.LoadedAt {
-			return false // the owner's is newer
+		if it.LoadedAt < old.Value.LoadedAt()+1<<tickBits {
+			return false // the owner's is newer, or may be
 		}
-		it.Source, it.Gen, it.Seq = old.Value.terms.source, old.Value.terms.gen, old.Value.seq
+		it.Source, it.Gen, it.Seq = old.Value.terms.source, old.Value.terms.gen, old.Value.number()
 		it.Stale, end = old.Deadline-deadline, old.Deadline
 	}
 	tx.Kept = it.Kept
@@ -165,8 +183,7 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	if bytes += t.mark.Bytes(); t.single() {
 		bytes += termsBytes
 	}
-	held := Copy[V]{terms: t, free: it.Free, Value: it.Value, LoadedAt: it.LoadedAt, seq: it.Seq}
-	_, ok := tx.Put(held, bytes, end, now)
+	_, ok := tx.Put(newCopy(&it, t), bytes, end, now)
 	return ok
 }
 
@@ -183,7 +200,7 @@ func (c *Cache[V]) Invalidate(key string, src *Source, seq uint64) bool {
 	tx := c.store.Begin(key)
 	defer tx.End()
 	e := tx.Entry()
-	if e == nil || e.Value.follows(src) && e.Value.seq >= seq {
+	if e == nil || e.Value.follows(src) && e.Value.number() >= seq {
 		return false
 	}
 	tx.Delete()

@@ -14,13 +14,17 @@ type terms struct {
 	stale   int64
 	mark    tag.Mark
 	version uint64
+	seqHigh uint32 // the upper half of Item.Seq, which others share for 2^32 events
 	absent  bool
 }
 
 const termsBytes = 64 // what the heap has for terms
 
 func termsOf[V any](it *Item[V]) terms {
-	return terms{source: it.Source, gen: it.Gen, stale: it.Stale, mark: it.Mark, version: it.Version, absent: it.Absent}
+	return terms{
+		source: it.Source, gen: it.Gen, stale: it.Stale, mark: it.Mark, version: it.Version,
+		seqHigh: uint32(it.Seq >> 32), absent: it.Absent,
+	}
 }
 
 // single tells whether the copy is likely to be the only one with these terms.
