@@ -95,29 +95,19 @@ func (c *Cache[V]) Get(key string, now int64) *Copy[V] {
 	if e == nil {
 		return nil
 	}
-	if !servable(e, now) {
-		if now < freshUntil(e) {
-			c.unsure.Add(1)
-		}
+	t := e.Value.terms
+	if now >= e.Deadline-t.stale {
 		return nil
 	}
-	if !c.tags.Alive(&e.Value.terms.mark) {
+	if !t.sure(e.Value.free, now) {
+		c.unsure.Add(1)
+		return nil
+	}
+	if !c.tags.Alive(&t.mark) {
 		c.tagged.Add(1)
 		return nil
 	}
 	return &e.Value
-}
-
-// freshUntil returns the end of a copy's lifetime. Beyond it, until the deadline of its entry, it is a stale copy.
-func freshUntil[V any](e *store.Entry[Copy[V]]) int64 { return e.Deadline - e.Value.terms.stale }
-
-// servable is R4.
-func servable[V any](e *store.Entry[Copy[V]], now int64) bool {
-	t := e.Value.terms
-	// Order: the lease before the generation. The other way round a reader could take the generation from before a kill and the
-	// lease from after it, and serve a copy that missed an event long ago.
-	return now < freshUntil(e) &&
-		(t.source == nil || (now < e.Value.free || now < t.source.LeaseUntil.Load()) && t.gen == t.source.Gen.Load())
 }
 
 // Peeked is a near copy as somebody sees it who only looks.
@@ -130,10 +120,15 @@ type Peeked[V any] struct {
 // Peek is Get for those who only look: it counts as no use. False: nothing may be served.
 func (c *Cache[V]) Peek(key string, now int64) (Peeked[V], bool) {
 	e := c.store.Find(key)
-	if e == nil || e.Deadline <= now || !servable(e, now) || !c.tags.Alive(&e.Value.terms.mark) {
+	if e == nil {
 		return Peeked[V]{}, false
 	}
-	return Peeked[V]{Copy: &e.Value, Deadline: freshUntil(e), Bytes: e.Bytes()}, true
+	t := e.Value.terms
+	end := e.Deadline - t.stale
+	if now >= end || !t.sure(e.Value.free, now) || !c.tags.Alive(&t.mark) {
+		return Peeked[V]{}, false
+	}
+	return Peeked[V]{Copy: &e.Value, Deadline: end, Bytes: e.Bytes()}, true
 }
 
 // Stale returns what is held of key and may be served as a stale copy, when no fresh value can be had, or nil. It may have missed an

@@ -33,6 +33,20 @@ func (t *terms) single() bool {
 	return t.version != 0 || len(tags) > 0
 }
 
+// sure is R4, for a copy that needs no lease until free.
+func (t *terms) sure(free, now int64) bool {
+	src := t.source
+	if src == nil {
+		return true
+	}
+	// Order: the lease before the generation. The other way round a reader could take the generation from before a kill and the
+	// lease from after it, and serve a copy that missed an event long ago.
+	if now >= src.LeaseUntil.Load() && now >= free || t.gen != src.Gen.Load() {
+		return false
+	}
+	return true
+}
+
 // maxShared is more than there are members, and generations of them whose copies live, as a rule.
 const maxShared = 1024
 
