@@ -40,18 +40,16 @@ func (c *Cache[V]) forgetTags(hashes []uint64, now int64) {
 // near.Cache.Install). Callers that come from now on do not share a flight that may have been answered before the event.
 func (c *Cache[V]) overtaken(key string, src *near.Source, seq uint64) {
 	for _, g := range c.groups() {
-		f := g.Current(key)
-		if f == nil {
-			continue
-		}
-		switch a := f.State.current.Load(); {
-		case a == nil:
-		case a.source == src:
-			a.fetch.Seen(seq)
-		default:
-			a.fetch.Seen(math.MaxUint64) // the number says nothing about the answer of another member
-		}
-		f.Close()
+		g.Visit(key, func(f *flight[V]) {
+			switch a := f.State.current.Load(); {
+			case a == nil:
+			case a.source == src:
+				a.fetch.Seen(seq)
+			default:
+				a.fetch.Seen(math.MaxUint64) // the number says nothing about the answer of another member
+			}
+		})
+		g.Close(key)
 	}
 	c.near.Invalidate(key, src, seq)
 }
@@ -72,7 +70,10 @@ func (c *Cache[V]) groups() [2]*flights[V] { return [2]*flights[V]{c.flights, c.
 
 func (c *Cache[V]) underWay() int { return c.flights.Len() + c.refreshes.Len() }
 
-func (c *Cache[V]) flying(key string) bool { return c.flights.Current(key) != nil }
+func (c *Cache[V]) flying(key string) (is bool) {
+	c.flights.Visit(key, func(*flight[V]) { is = true })
+	return is
+}
 
 func (c *Cache[V]) resize(nearBytes int64) { c.near.Resize(nearBytes) }
 

@@ -19,41 +19,43 @@ import (
 	"unsafe"
 )
 
-const shards = 64 // a power of two
+const buckets = 1 << 10 // a power of two
 
 // Group is a table of flights. T is what a flight brings back; S is state that its users keep in it. The zero Group is
 // not usable: see New. It is safe for concurrent use.
 type Group[T, S any] struct {
-	seed   maphash.Seed
-	shards [shards]shard[T, S]
+	seed    maphash.Seed
+	buckets [buckets]bucket[T, S]
+	pool    sync.Pool // of *Flight[T, S]
 }
 
-type shard[T, S any] struct {
-	mu      sync.Mutex // guards flights and, of each of them, Flight.joinable
-	flights map[string]*Flight[T, S]
-	_       [40]byte // own cache line
+// bucket is a list of the flights whose keys have one hash. Why not a map of them: two thirds of the time of a flight were its hashing, and there
+// are seldom more flights than buckets.
+type bucket[T, S any] struct {
+	mu    sync.Mutex // a leaf; guards first, and of each flight that was ever in the list what its comment says
+	first *Flight[T, S]
 }
 
 // Flight is one shared call.
 type Flight[T, S any] struct {
-	// Key is what the flight fetches. It belongs to the flight, which may outlive every caller's string.
+	// Key is what the flight fetches. It belongs to the flight, which may outlive every caller's string; whoever keeps it copies it (see Reuse).
 	Key string
 	// Started is when it began, on the clock of whoever called Join.
 	Started int64
 	// State belongs to the users of the group; they make it safe for concurrent use.
 	State S
 
-	home     *shard[T, S] // where it is, or was, in the table
-	joinable bool         // guarded by home.mu
-	split    atomic.Bool
+	split atomic.Bool
+	home  *bucket[T, S] // where it is, or was; home.mu guards what follows
 
-	mu     sync.Mutex // guards what follows
-	refs   int        // callers that have not left
-	over   bool       // value and err are final
-	done   chan struct{}
-	cancel context.CancelFunc
-	value  T
-	err    error
+	next     *Flight[T, S] // in home's list
+	joinable bool
+	over     bool // value and err are final
+	refs     int  // callers that have not left
+	done     chan struct{}
+	cancel   context.CancelFunc
+	value    T
+	err      error
 
 	short [shortKey]byte // holds Key if it fits, which spares an allocation
 }
@@ -62,35 +64,68 @@ type Flight[T, S any] struct {
 const shortKey = 40
 
 // New returns an empty group.
-func New[T, S any]() *Group[T, S] {
-	g := &Group[T, S]{seed: maphash.MakeSeed()}
-	for i := range g.shards {
-		g.shards[i].flights = make(map[string]*Flight[T, S])
-	}
-	return g
+func New[T, S any]() *Group[T, S] { return &Group[T, S]{seed: maphash.MakeSeed()} }
+
+func (g *Group[T, S]) bucket(key string) *bucket[T, S] {
+	return &g.buckets[maphash.String(g.seed, key)&(buckets-1)]
 }
 
-func (g *Group[T, S]) shard(key string) *shard[T, S] {
-	return &g.shards[maphash.String(g.seed, key)&(shards-1)]
+func (b *bucket[T, S]) find(key string) *Flight[T, S] {
+	f := b.first
+	for f != nil && f.Key != key {
+		f = f.next
+	}
+	return f
+}
+
+// remove takes f out of the list, if it is there.
+func (b *bucket[T, S]) remove(f *Flight[T, S]) {
+	for at := &b.first; *at != nil; at = &(*at).next {
+		if *at == f {
+			*at, f.next = f.next, nil
+			return
+		}
+	}
 }
 
 // Join returns the flight of key. It joins the one under way if that began at or after oldest and still takes callers;
 // otherwise it starts a new one, which splits the old, and reports that the caller leads it. A leader must see to it
 // that Finish is called. Every caller must call Wait or Leave once. key may alias a buffer.
 func (g *Group[T, S]) Join(key string, now, oldest int64) (f *Flight[T, S], leads bool) {
-	s := g.shard(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f = s.flights[key]; f != nil {
-		if f.joinable && f.Started >= oldest && f.enter() {
+	b := g.bucket(key)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f = b.find(key); f != nil {
+		if f.joinable && f.Started >= oldest {
+			f.refs++
 			return f, false
 		}
 		f.split.Store(true)
+		b.remove(f)
 	}
-	f = &Flight[T, S]{Started: now, home: s, joinable: true, refs: 1}
+	if f, _ = g.pool.Get().(*Flight[T, S]); f == nil {
+		f = new(Flight[T, S])
+	}
+	f.Started, f.home, f.joinable, f.refs, f.next = now, b, true, 1, b.first
 	f.Key = f.own(key)
-	s.flights[f.Key] = f
+	b.first = f
 	return f, true
+}
+
+// Reuse lets the memory of f, Key included, become another flight's if nobody but the caller has it any more: it is over, was never shared, and
+// nobody has asked for its Context. Otherwise it does nothing. It may follow the caller's Wait, and f must not be used after it. Whoever calls
+// Finish without having asked for the Context must not use f after that either.
+func (g *Group[T, S]) Reuse(f *Flight[T, S]) {
+	if f.unshared() {
+		*f = Flight[T, S]{}
+		g.pool.Put(f)
+	}
+}
+
+func (f *Flight[T, S]) unshared() bool {
+	f.home.mu.Lock()
+	defer f.home.mu.Unlock()
+	return f.over && f.refs == 1 && f.done == nil && f.cancel == nil
 }
 
 // own returns a copy of key that belongs to the flight.
@@ -99,82 +134,80 @@ func (f *Flight[T, S]) own(key string) string {
 		return strings.Clone(key)
 	}
 	n := copy(f.short[:], key)
-	return unsafe.String(&f.short[0], n) // short is written once, before anybody has seen the flight
+	return unsafe.String(&f.short[0], n) // short is not written while somebody has the flight
 }
 
-// Current returns the flight of key that is under way, or nil.
-func (g *Group[T, S]) Current(key string) *Flight[T, S] {
-	s := g.shard(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flights[key]
+// Visit calls visit for the flight of key that is under way, if there is one. It runs under a lock: it must be quick, must not use the group,
+// and must not keep the flight, which may be another one's afterwards (see Reuse).
+func (g *Group[T, S]) Visit(key string, visit func(f *Flight[T, S])) {
+	b := g.bucket(key)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.find(key); f != nil {
+		visit(f)
+	}
+}
+
+// Close closes the flight of key (see Flight.Close).
+func (g *Group[T, S]) Close(key string) {
+	g.Visit(key, func(f *Flight[T, S]) { f.joinable = false })
 }
 
 // Split takes the flight of key out of the table: it serves the callers it has, later ones start a new flight.
 func (g *Group[T, S]) Split(key string) {
-	s := g.shard(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f := s.flights[key]; f != nil {
+	b := g.bucket(key)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.find(key); f != nil {
 		f.split.Store(true)
-		delete(s.flights, key)
+		b.remove(f)
 	}
 }
 
 // SplitAll splits every flight.
 func (g *Group[T, S]) SplitAll() {
-	for i := range g.shards {
-		s := &g.shards[i]
-		s.mu.Lock()
-		for key, f := range s.flights {
+	for i := range g.buckets {
+		b := &g.buckets[i]
+		b.mu.Lock()
+		for f := b.first; f != nil; f = b.first {
 			f.split.Store(true)
-			delete(s.flights, key)
+			b.remove(f)
 		}
-		s.mu.Unlock()
+		b.mu.Unlock()
 	}
 }
 
 // CloseAll closes every flight.
 func (g *Group[T, S]) CloseAll() {
-	for i := range g.shards {
-		s := &g.shards[i]
-		s.mu.Lock()
-		for _, f := range s.flights {
+	for i := range g.buckets {
+		b := &g.buckets[i]
+		b.mu.Lock()
+		for f := b.first; f != nil; f = f.next {
 			f.joinable = false
 		}
-		s.mu.Unlock()
+		b.mu.Unlock()
 	}
 }
 
 // Len returns how many flights are in the table.
 func (g *Group[T, S]) Len() int {
 	n := 0
-	for i := range g.shards {
-		s := &g.shards[i]
-		s.mu.Lock()
-		n += len(s.flights)
-		s.mu.Unlock()
+	for i := range g.buckets {
+		b := &g.buckets[i]
+		b.mu.Lock()
+		for f := b.first; f != nil; f = f.next {
+			n++
+		}
+		b.mu.Unlock()
 	}
 	return n
 }
 
-// enter counts one more caller, unless the flight is over or everybody has left it.
-func (f *Flight[T, S]) enter() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.over || f.refs == 0 {
-		return false
-	}
-	f.refs++
-	return true
-}
-
 // Close lets nobody join any more; the flight stays the key's current one until another begins.
 func (f *Flight[T, S]) Close() {
-	s := f.home
-	s.mu.Lock()
+	f.home.mu.Lock()
+	defer f.home.mu.Unlock()
 	f.joinable = false
-	s.mu.Unlock()
 }
 
 // IsSplit tells whether the flight has lost its place in the table: its result must not be stored.
@@ -184,10 +217,11 @@ func (f *Flight[T, S]) IsSplit() bool { return f.split.Load() }
 // when the last caller has left or the flight is over. It may be called once.
 func (f *Flight[T, S]) Context(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.home.mu.Lock()
 	f.cancel = cancel
-	if f.over || f.refs == 0 {
+	unwanted := f.over || f.refs == 0
+	f.home.mu.Unlock()
+	if unwanted {
 		cancel()
 	}
 	return ctx
@@ -195,9 +229,9 @@ func (f *Flight[T, S]) Context(parent context.Context) context.Context {
 
 // Abort ends the context of the shared call. Whoever runs it finishes the flight.
 func (f *Flight[T, S]) Abort() {
-	f.mu.Lock()
+	f.home.mu.Lock()
 	cancel := f.cancel
-	f.mu.Unlock()
+	f.home.mu.Unlock()
 	if cancel != nil {
 		cancel()
 	}
@@ -205,31 +239,29 @@ func (f *Flight[T, S]) Abort() {
 
 // Finish gives the result to all callers and ends the flight. Only the first call has an effect.
 func (f *Flight[T, S]) Finish(value T, err error) {
-	s := f.home
-	s.mu.Lock()
-	if s.flights[f.Key] == f {
-		delete(s.flights, f.Key)
+	if cancel := f.finish(value, err); cancel != nil {
+		cancel()
 	}
-	s.mu.Unlock()
+}
 
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Flight[T, S]) finish(value T, err error) (cancel context.CancelFunc) {
+	f.home.mu.Lock()
+	defer f.home.mu.Unlock()
 	if f.over {
-		return
+		return nil
 	}
+	f.home.remove(f)
 	f.over, f.value, f.err = true, value, err
 	if f.done != nil {
 		close(f.done)
 	}
-	if f.cancel != nil {
-		f.cancel()
-	}
+	return f.cancel
 }
 
 // Over tells whether the flight is finished: Wait returns at once then.
 func (f *Flight[T, S]) Over() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.home.mu.Lock()
+	defer f.home.mu.Unlock()
 	return f.over
 }
 
@@ -242,28 +274,19 @@ func (f *Flight[T, S]) Wait(ctx context.Context) (T, error) {
 	return v, err
 }
 
-// Await is Wait for somebody who is no caller.
+// Await is Wait for somebody who is no caller. Somebody has asked for the flight's Context.
 func (f *Flight[T, S]) Await(ctx context.Context) (T, error) {
 	v, _, err := f.await(ctx)
 	return v, err
 }
 
 func (f *Flight[T, S]) await(ctx context.Context) (_ T, over bool, err error) {
-	f.mu.Lock()
-	if f.over {
-		defer f.mu.Unlock()
+	done := f.doneUnlessOver()
+	if done == nil {
 		return f.value, true, f.err
 	}
-	if f.done == nil {
-		f.done = make(chan struct{})
-	}
-	done := f.done
-	f.mu.Unlock()
-
 	select {
 	case <-done:
-		f.mu.Lock()
-		defer f.mu.Unlock()
 		return f.value, true, f.err
 	case <-ctx.Done():
 		var zero T
@@ -271,25 +294,35 @@ func (f *Flight[T, S]) await(ctx context.Context) (_ T, over bool, err error) {
 	}
 }
 
+// doneUnlessOver returns what is closed when the flight is over, or nil if it is. After either its result does not change any more.
+func (f *Flight[T, S]) doneUnlessOver() <-chan struct{} {
+	f.home.mu.Lock()
+	defer f.home.mu.Unlock()
+	if f.over {
+		return nil
+	}
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	return f.done
+}
+
 // Leave takes the caller out of the flight. When it was the last one the flight's context ends, and the flight is split:
 // whoever comes later does not wait for a call that nobody wanted any more.
 func (f *Flight[T, S]) Leave() {
-	f.mu.Lock()
-	f.refs--
-	last := f.refs == 0 && !f.over
-	cancel := f.cancel
-	f.mu.Unlock()
-	if !last {
-		return
-	}
-	s := f.home
-	s.mu.Lock()
-	f.split.Store(true)
-	if s.flights[f.Key] == f {
-		delete(s.flights, f.Key)
-	}
-	s.mu.Unlock()
-	if cancel != nil {
+	if cancel := f.leave(); cancel != nil {
 		cancel()
 	}
+}
+
+func (f *Flight[T, S]) leave() (cancel context.CancelFunc) {
+	f.home.mu.Lock()
+	defer f.home.mu.Unlock()
+	f.refs--
+	if f.refs > 0 || f.over {
+		return nil
+	}
+	f.split.Store(true)
+	f.home.remove(f)
+	return f.cancel
 }

@@ -15,6 +15,12 @@ import (
 
 type group = Group[string, struct{}]
 
+// current returns the flight of key that is under way, or nil.
+func current(g *group, key string) (found *Flight[string, struct{}]) {
+	g.Visit(key, func(f *Flight[string, struct{}]) { found = f })
+	return found
+}
+
 func TestCallersShareAFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New[string, struct{}]()
@@ -41,7 +47,7 @@ func TestCallersShareAFlight(t *testing.T) {
 			t.Errorf("the leader: got %q, %v, want v", v, err)
 		}
 		wg.Wait()
-		if g.Len() != 0 || g.Current("k") != nil {
+		if g.Len() != 0 || current(g, "k") != nil {
 			t.Error("the flight is still in the table")
 		}
 		if _, leads := g.Join("k", 3, 0); !leads {
@@ -60,7 +66,7 @@ func TestTheKeyIsTheFlightsOwn(t *testing.T) {
 		for i := range b {
 			b[i] = 'x'
 		}
-		if f.Key != want || g.Current(want) != f {
+		if f.Key != want || current(g, want) != f {
 			t.Errorf("%d bytes: the flight's key is %q after its caller reused the memory", n, f.Key)
 		}
 	}
@@ -91,7 +97,7 @@ func TestEachCallerLeavesOnItsOwn(t *testing.T) {
 		if ctx.Err() == nil {
 			t.Error("the flight goes on although nobody waits")
 		}
-		if !f.IsSplit() || g.Current("k") != nil {
+		if !f.IsSplit() || current(g, "k") != nil {
 			t.Error("an abandoned flight is still the key's current one")
 		}
 		f.Finish("late", nil)
@@ -151,12 +157,12 @@ func TestWhoMayJoin(t *testing.T) {
 			if f.IsSplit() != tt.split {
 				t.Errorf("the first flight: got split %v, want %v", f.IsSplit(), tt.split)
 			}
-			if g.Current("k") != next {
+			if current(g, "k") != next {
 				t.Error("the table does not have the newest flight")
 			}
 			// The end of the first one does not disturb the second.
 			f.Finish("old", nil)
-			if !tt.joins && g.Current("k") != next {
+			if !tt.joins && current(g, "k") != next {
 				t.Error("the old flight took the new one out of the table")
 			}
 		})
@@ -168,8 +174,37 @@ func TestAClosedFlightStaysCurrent(t *testing.T) {
 	g := New[string, struct{}]()
 	f, _ := g.Join("k", 0, 0)
 	f.Close()
-	if g.Current("k") != f || f.IsSplit() {
+	if current(g, "k") != f || f.IsSplit() {
 		t.Error("a closed flight is not current any more")
+	}
+}
+
+// The memory of a flight is another one's only after its only caller has done with it.
+func TestReuse(t *testing.T) {
+	ctx := t.Context()
+	left, leave := context.WithCancel(ctx)
+	leave()
+	for name, tt := range map[string]struct {
+		use    func(g *group, f *Flight[string, struct{}])
+		reused bool
+	}{
+		"over":           {func(_ *group, f *Flight[string, struct{}]) { f.Finish("v", nil) }, true},
+		"split and over": {func(g *group, f *Flight[string, struct{}]) { g.Split("k"); f.Finish("v", nil) }, true},
+		"under way":      {func(*group, *Flight[string, struct{}]) {}, false},
+		"left":           {func(_ *group, f *Flight[string, struct{}]) { _, _ = f.Wait(left); f.Finish("v", nil) }, false},
+		"shared":         {func(g *group, f *Flight[string, struct{}]) { g.Join("k", 0, 0); f.Finish("v", nil) }, false},
+		"awaited":        {func(_ *group, f *Flight[string, struct{}]) { _, _ = f.Await(left); f.Finish("v", nil) }, false},
+		"with a context": {func(_ *group, f *Flight[string, struct{}]) { f.Context(ctx); f.Finish("v", nil) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := New[string, struct{}]()
+			f, _ := g.Join("k", 0, 0)
+			tt.use(g, f)
+			g.Reuse(f)
+			if got := f.Key == ""; got != tt.reused {
+				t.Errorf("got reused %v, want %v", got, tt.reused)
+			}
+		})
 	}
 }
 
@@ -181,7 +216,10 @@ func TestRacingCallers(t *testing.T) {
 			for n := range 2000 {
 				key := fmt.Sprint("k", n%3)
 				f, leads := g.Join(key, int64(n), int64(n-5))
-				if leads {
+				switch {
+				case leads && n%2 == 0:
+					f.Finish(key, nil)
+				case leads:
 					ctx := f.Context(t.Context())
 					go func() {
 						if n%7 == 0 {
@@ -201,6 +239,7 @@ func TestRacingCallers(t *testing.T) {
 					t.Errorf("got %q for %q", v, key)
 				}
 				cancel()
+				g.Reuse(f)
 				switch n % 11 {
 				case 0:
 					g.Split(key)

@@ -147,13 +147,13 @@ func (n *node) forgetTags(hashes []uint64) {
 
 // overtaken applies an event of the member that src stands for (Cache.overtaken).
 func (n *node) overtaken(key string, src *near.Source, seq uint64) {
-	if f := n.flights.Current(key); f != nil {
+	n.flights.Visit(key, func(f *flight) {
 		if a := f.State.current; a != nil && a.source == src {
 			a.fetch.Seen(seq)
 		}
-		if n.w.cfg.Rules.Split {
-			f.Close()
-		}
+	})
+	if n.w.cfg.Rules.Split {
+		n.flights.Close(key)
 	}
 	n.near.Invalidate(key, src, seq)
 }
