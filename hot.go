@@ -67,10 +67,10 @@ func (ks *keyspace) tendHot(now int64) {
 }
 
 // hotLead is how long before its end the near copy of a hot key is fetched anew: as long as an owner may take, and two ticks.
-func (p policy) hotLead() time.Duration { return min(max(p.near()/4, 2*tick), p.near()/2) }
+func (p *policy) hotLead() time.Duration { return min(max(p.near()/4, 2*tick), p.near()/2) }
 
 // nearOf is the lifetime of a near copy. That of a hot key is so much longer that it is fetched anew when NearTTL is over.
-func (p policy) nearOf(hot bool) time.Duration {
+func (p *policy) nearOf(hot bool) time.Duration {
 	if hot {
 		return p.near() + p.hotLead()
 	}
@@ -78,7 +78,7 @@ func (p policy) nearOf(hot bool) time.Duration {
 }
 
 // hotAhead is how long before its end a hot key is loaded anew: long enough for a load, and for the key's readers to fetch it in time.
-func (p policy) hotAhead() time.Duration { return max(2*p.hotLead(), 2*time.Second) }
+func (p *policy) hotAhead() time.Duration { return max(2*p.hotLead(), 2*time.Second) }
 
 // tend implements local. Where there is no copy the key was invalidated, or cannot be had: its readers see to it, and this once a second.
 func (c *Cache[V]) tend(key string, again bool, now int64) {

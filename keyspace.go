@@ -121,13 +121,13 @@ func (c Config[V]) policy() policy {
 }
 
 // near returns the lifetime wanted for near copies; 0: none are kept.
-func (p policy) near() time.Duration { return max(p.nearTTL, 0) }
+func (p *policy) near() time.Duration { return max(p.nearTTL, 0) }
 
 // patience is how long a caller waits for a load when there is a stale copy.
-func (p policy) patience() time.Duration { return max(p.queueTimeout, 0) }
+func (p *policy) patience() time.Duration { return max(p.queueTimeout, 0) }
 
 // refreshes bounds the loads a second that replace what a gap in a feed made stale.
-func (p policy) refreshes() int {
+func (p *policy) refreshes() int {
 	if p.maxLoads <= 0 {
 		return defaultMaxLoads
 	}
@@ -135,7 +135,7 @@ func (p policy) refreshes() int {
 }
 
 // longestLoad is how long a lease may be in use: the wait for others to load with it and for a slot, and the load.
-func (p policy) longestLoad() time.Duration {
+func (p *policy) longestLoad() time.Duration {
 	const unlimited = time.Hour
 	load := p.loadTimeout
 	if load < 0 {
@@ -145,7 +145,7 @@ func (p policy) longestLoad() time.Duration {
 }
 
 // leaseLife is how long a lease lives: a second longer than its holder may need, so that a late end is the holder's own.
-func (p policy) leaseLife() time.Duration { return p.longestLoad() + time.Second }
+func (p *policy) leaseLife() time.Duration { return p.longestLoad() + time.Second }
 
 // retryStale is the pause after a failed load of a key that has a stale copy. Shorter: an origin that fails is asked more often. Longer: what
 // is new is seen later.

@@ -181,7 +181,7 @@ func (ks *keyspace) grant(req *transport.Request, r route, remote bool, now int6
 func staleFor(req *transport.Request) time.Duration { return max(req.StaleFor, 0) }
 
 // grant is the near lifetime that an asker may have.
-func (p policy) grant(req *transport.Request) time.Duration {
+func (p *policy) grant(req *transport.Request) time.Duration {
 	return max(min(req.Near, p.nearOf(req.Hot > 0)), 0)
 }
 
