@@ -25,19 +25,19 @@ type asked struct {
 	m      *members
 	target int          // index of the member
 	source *near.Source // of the member's events; this node's own says how sure it is of what it owns
-	sent   int64
-	tagPos int64 // of the near copies' tags before the request left
+	sent   int64        // when it was sent, or a little earlier
+	tagPos int64        // of the near copies' tags before the request left
 	fetch  invalidation.Fetch
 	spare  *transport.Reply // the lease that was the answer, if a stale copy came with it
 }
 
-// ask makes the placeholder of a request to target.
-func (c *Cache[V]) ask(f *flight[V], m *members, target int) *asked {
+// ask makes the placeholder of a request to target that is sent at now, or later.
+func (c *Cache[V]) ask(f *flight[V], m *members, target int, now int64) *asked {
 	a := &f.State.first
 	if f.State.current.Load() != nil {
 		a = new(asked) // an event may still look at the last one
 	}
-	a.m, a.target, a.sent = m, target, c.clock.Exact()
+	a.m, a.target, a.sent = m, target, now
 	a.source = &c.node.standing.source
 	if p := m.peers[target]; p != nil {
 		a.source = p.source
@@ -58,16 +58,18 @@ func (c *Cache[V]) get(ctx context.Context, key string) (result[V], error) {
 	}
 	defer in.leave(need{c.keyspace, key})
 	began := c.clock.Exact()
-	res, err := c.wait(ctx, c.fly(ctx, key))
+	f := c.fly(ctx, key, began)
+	res, err := c.wait(ctx, f)
+	c.flights.Reuse(f)
 	c.countResult(key, res.info, err, began)
 	return res, err
 }
 
 // fly joins the key's flight, or leads it.
-func (c *Cache[V]) fly(ctx context.Context, key string) *flight[V] {
+func (c *Cache[V]) fly(ctx context.Context, key string, now int64) *flight[V] {
 	f, r, leads := c.join(ctx, key)
 	if leads {
-		c.lead(ctx, f, r)
+		c.lead(ctx, f, r, now)
 	} else {
 		c.count.shared.Add(1)
 	}
@@ -145,24 +147,14 @@ func (c *Cache[V]) join(ctx context.Context, key string) (f *flight[V], r route,
 
 // lead asks the owner (step 3). The first answer is awaited on the caller's own goroutine; whatever is not settled by it, or
 // takes longer than the caller, goes on without the caller.
-func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
+func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route, now int64) {
 	if c.holds.Held(f.Key) {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, v: held})
 		return
 	}
 	target, flags := c.reader(r, f.Key)
 	if target == r.m.Self {
-		a := c.ask(f, r.m, target)
-		var req transport.Request
-		var rep transport.Reply
-		c.getRequest(&req, f.Key, flags)
-		v := unknown
-		if (r.owns() || flags != 0) && c.resident(&req, &rep, r, false) { // else it stands in for whoever does: resume asks it as such
-			v = c.settle(f, a, &rep)
-		}
-		if v != settled {
-			c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v, flags: flags})
-		}
+		c.leadLocal(ctx, f, r, flags, now)
 		return
 	}
 	p := r.m.at(target)
@@ -170,7 +162,7 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r})
 		return
 	}
-	a := c.ask(f, r.m, target)
+	a := c.ask(f, r.m, target, now)
 	call := c.newGet(f.Key, flags)
 	p.Start(call)
 	select {
@@ -183,6 +175,21 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route) {
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call, flags: flags})
 	case <-c.ctx.Done():
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call, flags: flags})
+	}
+}
+
+// leadLocal is lead where this node answers itself. Apart, since what it needs is large, and many goroutines wait in lead.
+func (c *Cache[V]) leadLocal(ctx context.Context, f *flight[V], r route, flags uint32, now int64) {
+	a := c.ask(f, r.m, r.m.Self, now)
+	var req transport.Request
+	var rep transport.Reply
+	c.getRequest(&req, f.Key, flags)
+	v := unknown
+	if (r.owns() || flags != 0) && c.resident(&req, &rep, r, false) { // else it stands in for whoever does: resume asks it as such
+		v = c.settle(f, a, &rep)
+	}
+	if v != settled {
+		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, v: v, flags: flags})
 	}
 }
 
@@ -322,7 +329,7 @@ func (x *fetch[V]) request(target int) {
 		x.abandoned()
 		return
 	}
-	x.a = c.ask(x.f, x.r.m, target)
+	x.a = c.ask(x.f, x.r.m, target, c.clock.Exact())
 	if target == x.r.m.Self {
 		x.requestLocal()
 		return

@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,17 +21,16 @@ const maxBatch = 512
 //
 // Errors: *BatchError with the keys that failed; the others are in the map.
 func (c *Cache[V]) GetMany(ctx context.Context, keys []string) (map[string]V, error) {
-	found := make(map[string]V, len(keys))
-	b := batch[V]{c: c, found: found, seen: make(map[string]struct{}, len(keys))}
+	b := batch[V]{c: c, seen: make(map[string]struct{}, len(keys)), found: make(map[string]V, len(keys))}
 	for len(keys) > 0 {
 		n := min(len(keys), maxBatch)
 		b.get(ctx, keys[:n])
 		keys = keys[n:]
 	}
 	if len(b.errs) > 0 {
-		return found, &BatchError{Errs: b.errs}
+		return b.found, &BatchError{Errs: b.errs}
 	}
-	return found, nil
+	return b.found, nil
 }
 
 // batch is a GetMany under way.
@@ -40,14 +40,16 @@ type batch[V any] struct {
 	seen  map[string]struct{}
 	found map[string]V
 	errs  map[string]error
-	wait  []*flight[V]
-	led   []led[V]
 }
 
-// led is a flight that a batch leads, and its first request.
-type led[V any] struct {
-	f      *flight[V]
-	r      route
+// joined is a flight that a batch waits for.
+type joined[V any] struct {
+	key   string
+	f     *flight[V]
+	r     route
+	leads bool
+
+	// Of a flight that the batch leads: its first request.
 	target int // the member asked, and with which flags
 	flags  uint32
 	a      *asked
@@ -58,20 +60,14 @@ type led[V any] struct {
 func (b *batch[V]) get(ctx context.Context, keys []string) {
 	c := b.c
 	began := c.clock.Exact()
-	b.wait, b.led = b.wait[:0], b.led[:0]
-	for _, k := range keys {
-		if _, ok := b.seen[k]; !ok {
-			b.seen[k] = struct{}{}
-			b.begin(ctx, k)
-		}
-	}
-	if len(b.led) > 0 {
-		c.leadMany(ctx, b.led)
-		b.led = nil // it may still be in use
-	}
-	for _, f := range b.wait {
-		key := f.Key
+	all := b.begin(ctx, keys)
+	ours := c.leadMany(ctx, all, began)
+	for i := range all {
+		key, f := all[i].key, all[i].f
 		res, err := c.wait(ctx, f)
+		if ours {
+			c.flights.Reuse(f)
+		}
 		b.in.leave(need{c.keyspace, key})
 		c.countResult(key, res.info, err, began)
 		switch {
@@ -83,31 +79,39 @@ func (b *batch[V]) get(ctx context.Context, keys []string) {
 	}
 }
 
-// begin answers a key from its near copy, or finds its flight.
-func (b *batch[V]) begin(ctx context.Context, key string) {
+// begin answers keys from their near copies, and returns the flights of the others.
+func (b *batch[V]) begin(ctx context.Context, keys []string) (all []joined[V]) {
 	c := b.c
-	if it := c.near.Get(key, c.clock.Now()); it != nil {
-		if it.Absent() {
-			c.count.nearAbsent.Add(1)
-			return
+	for i, key := range keys {
+		before := len(b.seen)
+		if b.seen[key] = struct{}{}; len(b.seen) == before {
+			continue
 		}
-		c.count.nearHits.Add(1)
-		b.found[key] = it.Value
-		return
+		if it := c.near.Get(key, c.clock.Now()); it != nil {
+			if it.Absent() {
+				c.count.nearAbsent.Add(1)
+				continue
+			}
+			c.count.nearHits.Add(1)
+			b.found[key] = it.Value
+			continue
+		}
+		in, err := c.enter(ctx, key)
+		if err != nil {
+			b.fail(key, err)
+			continue
+		}
+		b.in = in
+		if all == nil {
+			all = make([]joined[V], 0, len(keys)-i)
+		}
+		f, r, leads := c.join(ctx, key)
+		if !leads {
+			c.count.shared.Add(1)
+		}
+		all = append(all, joined[V]{key: key, f: f, r: r, leads: leads})
 	}
-	in, err := c.enter(ctx, key)
-	if err != nil {
-		b.fail(key, err)
-		return
-	}
-	b.in = in
-	f, r, leads := c.join(ctx, key)
-	b.wait = append(b.wait, f)
-	if leads {
-		b.led = append(b.led, led[V]{f: f, r: r})
-	} else {
-		c.count.shared.Add(1)
-	}
+	return all
 }
 
 func (b *batch[V]) fail(key string, err error) {
@@ -117,46 +121,70 @@ func (b *batch[V]) fail(key string, err error) {
 	b.errs[key] = err
 }
 
-// leadMany asks the owners, one message for each, and waits for their first answers: for a PeerTimeout at most. What is not
-// settled by them goes on by itself.
-func (c *Cache[V]) leadMany(ctx context.Context, all []led[V]) {
-	byPeer := make(map[*peer][]*transport.Call)
+// message is what a peer is asked at once.
+type message struct {
+	p     *peer
+	calls []*transport.Call
+}
+
+// leadMany asks the owners of the flights that the batch leads, one message for each, and waits for their first answers: for a PeerTimeout at
+// most. What is not settled by them goes on by itself. It reports whether all is still the caller's alone.
+func (c *Cache[V]) leadMany(ctx context.Context, all []joined[V], now int64) (ours bool) {
+	var messages []message
 	calls := 0
 	for i := range all {
-		l := &all[i]
-		l.target, l.flags = c.reader(l.r, l.f.Key)
-		p := l.r.m.at(l.target)
-		if p == nil || !p.Ready() || c.holds.Held(l.f.Key) {
+		j := &all[i]
+		if !j.leads {
 			continue
 		}
-		l.a = c.ask(l.f, l.r.m, l.target)
-		l.call = c.newGet(l.f.Key, l.flags)
-		byPeer[p] = append(byPeer[p], l.call)
+		j.target, j.flags = c.reader(j.r, j.f.Key)
+		p := j.r.m.at(j.target)
+		if p == nil || !p.Ready() || c.holds.Held(j.f.Key) {
+			continue
+		}
+		j.a = c.ask(j.f, j.r.m, j.target, now)
+		j.call = c.newGet(j.f.Key, j.flags)
+		messages = addCall(messages, p, j.call)
 		calls++
 	}
 	if calls == 0 {
 		c.settleMany(ctx, all)
-		return
+		return true
 	}
 	b := transport.NewBatch(calls)
-	for p, part := range byPeer {
-		p.StartBatch(part, b)
+	for _, m := range messages {
+		m.p.StartBatch(m.calls, b)
 	}
 	select {
 	case <-b.Done():
 		c.settleMany(ctx, all)
+		return true
 	case <-ctx.Done():
 		// The flights may have other callers.
 		if !c.node.run("getmany", func() { <-b.Done(); c.settleMany(ctx, all) }) {
 			for i := range all {
-				all[i].f.Finish(result[V]{}, ErrClosed)
+				if all[i].leads {
+					all[i].f.Finish(result[V]{}, ErrClosed)
+				}
 			}
 		}
+		return false
 	}
 }
 
+// addCall adds a call to the message for p.
+func addCall(all []message, p *peer, call *transport.Call) []message {
+	i := slices.IndexFunc(all, func(m message) bool { return m.p == p })
+	if i < 0 {
+		i = len(all)
+		all = append(all, message{p: p})
+	}
+	all[i].calls = append(all[i].calls, call)
+	return all
+}
+
 // settleMany judges the first answers. Leases are gathered: they are loaded together.
-func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
+func (c *Cache[V]) settleMany(ctx context.Context, all []joined[V]) {
 	var leases []*fetch[V]
 	next := 0
 	defer func() {
@@ -169,21 +197,24 @@ func (c *Cache[V]) settleMany(ctx context.Context, all []led[V]) {
 		}
 	}()
 	for i := range all {
-		l := &all[i]
 		next = i + 1
-		x := fetch[V]{c: c, f: l.f, r: l.r, a: l.a, flags: l.flags}
+		j := &all[i]
+		if !j.leads {
+			continue
+		}
+		x := fetch[V]{c: c, f: j.f, r: j.r, a: j.a, flags: j.flags}
 		switch {
-		case l.call == nil && c.holds.Held(l.f.Key):
+		case j.call == nil && c.holds.Held(j.f.Key):
 			x.v = held
-		case l.call == nil && l.target == l.r.m.Self:
-			x.a = c.ask(l.f, l.r.m, l.target)
+		case j.call == nil && j.target == j.r.m.Self:
+			x.a = c.ask(j.f, j.r.m, j.target, c.clock.Exact())
 			x.askLocal()
-		case l.call == nil:
-		case l.call.Detached():
-			x.call = l.call
+		case j.call == nil:
+		case j.call.Detached():
+			x.call = j.call
 		default:
-			x.v, x.token = c.judge(l.f, l.a, l.call), l.call.Reply.Token
-			l.call.Free()
+			x.v, x.token = c.judge(j.f, j.a, j.call), j.call.Reply.Token
+			j.call.Free()
 		}
 		switch {
 		case x.v == settled: // as most are: x has not left the stack
@@ -203,11 +234,10 @@ func (x fetch[V]) moved() *fetch[V] { return &x }
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 	for _, x := range all {
 		x.hold()
-		x.ctx = ctx //nolint:fatcontext // each flight has its own
+		x.ctx = x.f.Context(ctx) // even if it is over: x.a lies in it, so that it must not be used again
 		if x.f.Over() {
 			x.succeed()
 		} else {
-			x.ctx = x.f.Context(ctx)
 			x.relieve()
 		}
 	}

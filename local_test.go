@@ -31,7 +31,7 @@ func TestAnEventOvertakesAnAnswer(t *testing.T) {
 	} {
 		m := c.node.members.Load()
 		f, _ := c.flights.Join(name, 1, 0)
-		a := c.ask(f, m, m.Self)
+		a := c.ask(f, m, m.Self, c.clock.Exact())
 		if tt.src != nil {
 			c.overtaken(name, tt.src, tt.seq)
 		}

@@ -122,7 +122,7 @@ func (c *Cache[V]) nearStale(key string) (res result[V], ok bool) {
 func (c *Cache[V]) wait(ctx context.Context, f *flight[V]) (result[V], error) {
 	res, err := f.Wait(ctx)
 	if c.outranks(ctx, f, err) {
-		res, err = c.fly(ctx, f.Key).Wait(ctx)
+		res, err = c.fly(ctx, f.Key, c.clock.Exact()).Wait(ctx)
 	}
 	if err != nil && ctx.Err() == nil && c.mayReplace(err) {
 		if spare, ok := c.nearStale(f.Key); ok {
