@@ -173,7 +173,7 @@ func (c *Cache[V]) lead(ctx context.Context, f *flight[V], r route, now int64) {
 		call.Free()
 	case <-ctx.Done():
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call, flags: flags})
-	case <-c.ctx.Done():
+	case <-c.ends[r.hash%uint64(len(c.ends))]:
 		c.resume(ctx, &fetch[V]{c: c, f: f, r: r, a: a, call: call, flags: flags})
 	}
 }

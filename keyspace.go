@@ -47,6 +47,8 @@ type keyspace struct {
 	// ctx ends when Close stops waiting for calls under way, of the keyspace or of the node.
 	ctx    context.Context //nolint:containedctx // a lifetime, not a request
 	cancel context.CancelFunc
+	// ends are closed with it. A get waits for the one that its key's hash says: a channel for all gets would be a lock for all.
+	ends [16]chan struct{}
 }
 
 // local is the typed part of a keyspace, as far as the untyped one needs it.
@@ -165,6 +167,14 @@ func newKeyspace(n *Node, name string, p policy, l local) *keyspace {
 		owed:  invalidation.NewOwed(maxOwed), owedTags: invalidation.NewOwed(maxOwed),
 	}
 	ks.ctx, ks.cancel = context.WithCancel(n.ctx)
+	for i := range ks.ends {
+		ks.ends[i] = make(chan struct{})
+	}
+	context.AfterFunc(ks.ctx, func() {
+		for _, end := range ks.ends {
+			close(end)
+		}
+	})
 	ks.audit.set(p.audit)
 	ks.hot = hotkey.New(hotkey.Config{PerSecond: p.hot.PerSecond, Pin: p.hot.Pin}, n.clock.Exact())
 	ks.limiter = origin.NewLimiter(p.maxLoads, p.queueTimeout)
