@@ -14,8 +14,8 @@ const maxSpells = 1024
 type spells struct {
 	number atomic.Int64 // of the keys, so that has costs next to nothing while there are none
 
-	mu   sync.Mutex       // guards keys
-	keys map[string]int64 // until when
+	mu   sync.Mutex        // guards keys
+	keys map[string]*int64 // until when
 }
 
 // has tells whether it holds of key.
@@ -25,7 +25,8 @@ func (s *spells) has(key string, now int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return now < s.keys[key]
+	until := s.keys[key]
+	return until != nil && now < *until
 }
 
 // put lets it hold of key, which may alias a buffer, for d from now on. It does nothing where there are too many others.
@@ -39,21 +40,25 @@ func (s *spells) put(key string, now int64, d time.Duration) {
 func (s *spells) begin(key string, now int64, d time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return now >= s.keys[key] && s.putLocked(key, now, d)
+	until := s.keys[key]
+	return (until == nil || now >= *until) && s.putLocked(key, now, d)
 }
 
 func (s *spells) putLocked(key string, now int64, d time.Duration) bool {
-	if _, ok := s.keys[key]; !ok {
+	until := s.keys[key]
+	if until == nil {
 		if len(s.keys) >= maxSpells {
 			return false
 		}
 		if s.keys == nil {
-			s.keys = make(map[string]int64)
+			s.keys = make(map[string]*int64)
 		}
-		key = strings.Clone(key)
+		until = new(int64)
+		s.keys[strings.Clone(key)] = until
 		s.number.Add(1)
 	}
-	s.keys[key] = now + int64(d)
+	// Why a pointer: to assign to a key that is in a map makes the map refer to the new string, which may alias a buffer.
+	*until = now + int64(d)
 	return true
 }
 
@@ -65,7 +70,7 @@ func (s *spells) tick(now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, until := range s.keys {
-		if until <= now {
+		if *until <= now {
 			delete(s.keys, key)
 			s.number.Add(-1)
 		}

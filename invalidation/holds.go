@@ -56,7 +56,7 @@ func (h *Holds) Hold(keys []string, id HoldID, until int64) bool {
 	return true
 }
 
-// Release ends one hold.
+// Release ends one hold. keys may alias a buffer.
 func (h *Holds) Release(keys []string, id HoldID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +90,7 @@ func (h *Holds) Tick(now int64) {
 func (h *Holds) endLocked(key string, over func(hold) bool) {
 	holds := slices.DeleteFunc(h.keys[key], over)
 	if len(holds) > 0 {
-		h.keys[key] = holds
+		h.keys[strings.Clone(key)] = holds // the map refers to the key of the last assignment
 		return
 	}
 	delete(h.keys, key)

@@ -70,8 +70,9 @@ func (o *Owed) oweLocked(member string, keys []string, all bool, until func(i in
 		if all {
 			continue
 		}
-		if _, ok := a.until[k]; !ok {
-			k = strings.Clone(k)
+		_, known := a.until[k]
+		k = strings.Clone(k) // also if it is known: the map refers to the key of the last assignment
+		if !known {
 			a.order = append(a.order, k)
 			o.keys++
 		}

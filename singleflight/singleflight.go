@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 const buckets = 1 << 10 // a power of two
@@ -38,7 +37,7 @@ type bucket[T, S any] struct {
 
 // Flight is one shared call.
 type Flight[T, S any] struct {
-	// Key is what the flight fetches. It belongs to the flight, which may outlive every caller's string; whoever keeps it copies it (see Reuse).
+	// Key is what the flight fetches. It is the flight's own copy, which may outlive every caller's string.
 	Key string
 	// Started is when it began, on the clock of whoever called Join.
 	Started int64
@@ -56,12 +55,7 @@ type Flight[T, S any] struct {
 	cancel   context.CancelFunc
 	value    T
 	err      error
-
-	short [shortKey]byte // holds Key if it fits, which spares an allocation
 }
-
-// shortKey is the length of keys that need no memory of their own.
-const shortKey = 40
 
 // New returns an empty group.
 func New[T, S any]() *Group[T, S] { return &Group[T, S]{seed: maphash.MakeSeed()} }
@@ -107,12 +101,12 @@ func (g *Group[T, S]) Join(key string, now, oldest int64) (f *Flight[T, S], lead
 		f = new(Flight[T, S])
 	}
 	f.Started, f.home, f.joinable, f.refs, f.next = now, b, true, 1, b.first
-	f.Key = f.own(key)
+	f.Key = strings.Clone(key)
 	b.first = f
 	return f, true
 }
 
-// Reuse lets the memory of f, Key included, become another flight's if nobody but the caller has it any more: it is over, was never shared, and
+// Reuse lets the memory of f, but for Key, become another flight's if nobody but the caller has it any more: it is over, was never shared, and
 // nobody has asked for its Context. Otherwise it does nothing. It may follow the caller's Wait, and f must not be used after it. Whoever calls
 // Finish without having asked for the Context must not use f after that either.
 func (g *Group[T, S]) Reuse(f *Flight[T, S]) {
@@ -126,15 +120,6 @@ func (f *Flight[T, S]) unshared() bool {
 	f.home.mu.Lock()
 	defer f.home.mu.Unlock()
 	return f.over && f.refs == 1 && f.done == nil && f.cancel == nil
-}
-
-// own returns a copy of key that belongs to the flight.
-func (f *Flight[T, S]) own(key string) string {
-	if len(key) > shortKey {
-		return strings.Clone(key)
-	}
-	n := copy(f.short[:], key)
-	return unsafe.String(&f.short[0], n) // short is not written while somebody has the flight
 }
 
 // Visit calls visit for the flight of key that is under way, if there is one. It runs under a lock: it must be quick, must not use the group,
