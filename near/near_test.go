@@ -253,9 +253,15 @@ func TestTermsAreShared(t *testing.T) {
 		t.Error("two copies of one member do not share their terms")
 	}
 	for i, it := range []Item[int]{
-		{Source: b, Gen: 1}, {Gen: 1}, {Source: a, Gen: 1, Stale: 5}, {Source: a, Gen: 1, Absent: true}, {Source: a, Gen: 1, Version: 1},
+		{Source: b, Gen: 1},
+		{Gen: 1},
+		{Source: a, Gen: 1, Stale: 5},
+		{Source: a, Gen: 1, Absent: true},
+		{Source: a, Gen: 1, Version: 1},
 		{Source: a, Gen: 1, Seq: 1 << 40},
-		{Source: a, Gen: 1, Mark: tag.Of(nil)}, {Source: a, Gen: 1, Mark: tag.Of([]uint64{1})}, {Source: a, Gen: 1, Mark: tag.Mark{}.At(1)},
+		{Source: a, Gen: 1, Mark: tag.Of(nil)},
+		{Source: a, Gen: 1, Mark: tag.Of([]uint64{1})},
+		{Source: a, Gen: 1, Mark: tag.Mark{}.At(1)},
 	} {
 		if got := install(it); *got != termsOf(&it) {
 			t.Errorf("item %d: the copy has %+v", i, got)
