@@ -164,21 +164,21 @@ func (c *Cache[V]) Install(key string, it Item[V], bytes, deadline, now int64, s
 	if !still() {
 		return false
 	}
-	end := deadline + it.Stale
+	end, single := deadline+it.Stale, it.single()
 	old := tx.Entry()
 	if it.Inherits && old != nil && old.Value.terms.stale > 0 && max(end, now) < old.Deadline && !old.Value.terms.absent && c.tags.Alive(&old.Value.terms.mark) {
 		if it.LoadedAt < old.Value.LoadedAt()+1<<tickBits {
 			return false // the owner's is newer, or may be
 		}
 		it.Source, it.Gen, it.Seq = old.Value.terms.source, old.Value.terms.gen, old.Value.number()
-		it.Stale, end = old.Deadline-deadline, old.Deadline
+		it.Stale, end, single = old.Deadline-deadline, old.Deadline, true
 	}
 	tx.Kept = it.Kept
-	t := c.terms.of(termsOf(&it))
-	if bytes += t.mark.Bytes(); t.single() {
+	t := termsOf(&it)
+	if bytes += t.mark.Bytes(); single {
 		bytes += termsBytes
 	}
-	_, ok := tx.Put(newCopy(&it, t), bytes, end, now)
+	_, ok := tx.Put(newCopy(&it, c.terms.of(&t, single)), bytes, end, now)
 	return ok
 }
 

@@ -268,7 +268,7 @@ func TestTermsAreShared(t *testing.T) {
 		}
 	}
 	for i := range 3 * maxShared { // generations
-		c.terms.of(terms{source: a, gen: uint64(i)})
+		c.terms.of(&terms{source: a, gen: uint64(i)}, false)
 	}
 	if got := len(c.terms.known); got > maxShared {
 		t.Errorf("%d terms are known, want %d at most", got, maxShared)

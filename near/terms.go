@@ -27,10 +27,10 @@ func termsOf[V any](it *Item[V]) terms {
 	}
 }
 
-// single tells whether the copy is likely to be the only one with these terms.
-func (t *terms) single() bool {
-	tags, _ := t.mark.Tags()
-	return t.version != 0 || len(tags) > 0
+// single tells whether the copy is likely to be the only one with its terms.
+func (it *Item[V]) single() bool {
+	tags, _ := it.Mark.Tags()
+	return it.Version != 0 || len(tags) > 0
 }
 
 // sure is R4, for a copy that needs no lease until free.
@@ -56,19 +56,21 @@ type shared struct {
 	known map[terms]*terms
 }
 
-// of returns t, the same for the same terms as a rule.
-func (s *shared) of(t terms) *terms {
-	if t.single() {
-		return &t
+// of returns t, the same for the same terms as a rule, or for a single copy.
+func (s *shared) of(t *terms, single bool) *terms {
+	own := func() *terms { one := *t; return &one }
+	if single {
+		return own()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if known := s.known[t]; known != nil {
-		return known
+	known := s.known[*t]
+	if known == nil {
+		if s.known == nil || len(s.known) == maxShared {
+			s.known = make(map[terms]*terms) // who has the old ones keeps them
+		}
+		known = own()
+		s.known[*known] = known
 	}
-	if s.known == nil || len(s.known) == maxShared {
-		s.known = make(map[terms]*terms) // who has the old ones keeps them
-	}
-	s.known[t] = &t
-	return &t
+	return known
 }
