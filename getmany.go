@@ -234,7 +234,8 @@ func (x fetch[V]) moved() *fetch[V] { return &x }
 func (c *Cache[V]) resumeMany(ctx context.Context, all []*fetch[V]) {
 	for _, x := range all {
 		x.hold()
-		x.ctx = x.f.Context(ctx) // even if it is over: x.a lies in it, so that it must not be used again
+		// Even if it is over: x.a lies in it, so that it must not be used again.
+		x.ctx = x.f.Context(ctx) //nolint:fatcontext // each flight has its own
 		if x.f.Over() {
 			x.succeed()
 		} else {
