@@ -190,9 +190,16 @@ func (l *lane) releaseLocked(index uint32) *Call {
 	return c
 }
 
-// send sends until nothing is queued or the window is full. The caller is the sender. With gather it lets others queue first.
+// send sends until nothing is queued or the window is full. The caller is the sender. With gather it lets others queue first; without it does
+// so from the time that there are others.
 func (l *lane) send(rounds int, gather bool) {
 	for i := 0; ; i++ {
+		if i > 0 && !gather {
+			if l.idle() {
+				return
+			}
+			gather = true
+		}
 		if i > 0 && i == rounds && l.handOver() {
 			return
 		}
@@ -203,7 +210,6 @@ func (l *lane) send(rounds int, gather bool) {
 		if n == 0 {
 			return
 		}
-		gather = true
 		l.frame.View = l.p.t.cfg.View()
 		l.p.arm(deadline)
 		l.p.requests.Add(uint64(n))
@@ -235,6 +241,14 @@ func (l *lane) take() (n int, deadline int64) {
 	}
 	l.sending = false
 	return 0, 0
+}
+
+// idle tells whether nothing can be sent now. Then the caller is not the sender any more.
+func (l *lane) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sending = len(l.queue) > 0 && l.openLocked()
+	return !l.sending
 }
 
 // openLocked tells whether the window lets a frame pass.
