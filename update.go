@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,10 +59,12 @@ func (ks *keyspace) update(ctx context.Context, keys []string, commit func(conte
 // update is one Update under way.
 type update struct {
 	ks     *keyspace
-	m      *members // whose confirmation it has
-	keys   []string // each once
-	number uint64   // of the hold, on this node
-	ends   int64    // no member's hold ends before
+	m      *members      // whose confirmation it has
+	keys   []string      // each once
+	number uint64        // of the hold, on this node
+	ends   int64         // no member's hold ends before, by as much as it is to last after the transaction
+	silent atomic.Bool   // a member was passed over, which is cut off and holds nothing
+	after  time.Duration // how long the hold is to last after the transaction
 }
 
 // newUpdate gives the hold a number and a time: five Bounds, less what clocks may be off.
@@ -107,7 +110,14 @@ func (u *update) hold(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return u.unstable()
+	if err := u.unstable(); err != nil {
+		return err
+	}
+	if u.silent.Load() {
+		u.after = invalidation.Life(n.bound)
+		u.ends -= int64(u.after)
+	}
+	return nil
 }
 
 // here is the name of the hold on this node.
@@ -121,7 +131,13 @@ func (u *update) holdAt(ctx context.Context, id string) error {
 	n := u.ks.node
 	for {
 		err := u.tell(ctx, id, time.Duration(n.window()))
-		if err == nil || n.gone(u.m, id, n.clock.Exact()) {
+		if err == nil {
+			return nil
+		}
+		if n.gone(u.m, id, n.clock.Exact()) {
+			if p := u.m.peer(id); p != nil && !p.Leaving() {
+				u.silent.Store(true)
+			}
 			return nil
 		}
 		if !sleep(ctx, pause) {
@@ -199,14 +215,21 @@ func (u *update) tooLate(told, err error) error {
 	return late
 }
 
-// release ends the hold everywhere. Nobody waits for it: what is held is read from the origin.
+// release ends the hold everywhere. Nobody waits for it: what is held is read from the origin. Where a member was passed over it ends later: what
+// that one has loaded until the transaction was over it may give to others, when they hear it again, for as long as that lives.
 func (u *update) release() {
-	u.ks.holds.Release(u.keys, u.here())
 	n := u.ks.node
+	if u.after == 0 {
+		u.ks.holds.Release(u.keys, u.here())
+	}
 	if u.m == nil || len(u.m.others) == 0 {
 		return
 	}
 	n.run("release", func() {
+		if u.after > 0 {
+			sleep(n.ctx, u.after)
+			u.ks.holds.Release(u.keys, u.here())
+		}
 		var g errgroup.Group
 		g.SetLimit(tellers)
 		ctx, cancel := context.WithTimeout(n.ctx, n.bound)

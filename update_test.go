@@ -246,6 +246,45 @@ func TestUpdateWithoutTheDead(t *testing.T) {
 	})
 }
 
+// A member that was cut off while a key was held may give out what it loaded by itself when it is heard again, for a Bound: nobody asks it before
+// that is over.
+func TestUpdateWithoutTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStrict(t, 5, nearcache.Config[int]{})
+		const owner = 0
+		for i := range 5 {
+			if i != owner {
+				s.c.Network.Reset(testcluster.Host(owner), testcluster.Host(i))
+			}
+		}
+		s.c.Network.Isolate(testcluster.Host(owner))
+		time.Sleep(3 * time.Second)
+		if _, err := s.caches[owner].Get(t.Context(), s.key); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.update(1, time.Millisecond); err != nil {
+			t.Fatalf("without the owner: got %v, want nil", err)
+		}
+		s.c.Network.HealAll()
+		heard := false
+		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
+			for i := range 5 {
+				v, info, err := s.caches[i].GetInfo(t.Context(), s.key)
+				switch {
+				case err != nil:
+					t.Fatal(err)
+				case i != owner && int64(v) < s.acked.Load():
+					t.Fatalf("node %d got %d from %s %v after an Update returned, want %d", i, v, info.Member, time.Since(began), s.acked.Load())
+				}
+				heard = heard || i != owner && info.Member == s.c.Nodes[owner].ID()
+			}
+		}
+		if !heard {
+			t.Error("nobody has heard the owner again")
+		}
+	})
+}
+
 // A cache in one process has nobody to ask.
 func TestUpdateAlone(t *testing.T) {
 	row := 1
