@@ -9,6 +9,23 @@ import (
 	"github.com/nearcache/nearcache/near"
 )
 
+// R16: what was loaded before the end of the transaction is old for the process that has run it.
+func TestAnUpdateIsInTheOwnView(t *testing.T) {
+	c, err := New(nil, "ks", Config[string]{Load: func(context.Context, string) (string, error) { return "v", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	var during int64
+	if err := c.Update(t.Context(), []string{"k"}, func(context.Context) error { during = c.clock.Exact(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	now := c.clock.Exact()
+	if !c.own.Old("k", during, now) || c.own.Old("k", now, now) || c.own.Old("other", during, now) {
+		t.Error("an Update is no invalidation of what was loaded before its end, and of nothing else")
+	}
+}
+
 // R3: an event that comes while a member is asked overtakes its answer, whoever announced it: one of another member has no number that could be
 // compared with the answer's.
 func TestAnEventOvertakesAnAnswer(t *testing.T) {

@@ -186,6 +186,8 @@ func (u *update) commit(ctx context.Context, commit func(context.Context) error)
 	defer func() {
 		late := n.clock.Exact() >= u.ends
 		if returned && !late && u.unstable() == nil && u.ks.policy.lag == 0 {
+			now := n.clock.Exact()
+			u.ks.own.Invalidated(u.keys, now, now, u.ks.remembered(nil)) // R16, for what members that have only just become some may have
 			return
 		}
 		told := u.ks.invalidate(WithAck(context.WithoutCancel(ctx), AckAll), u.keys, 0)
