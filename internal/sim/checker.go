@@ -16,6 +16,7 @@ type checker struct {
 	keys  map[string]*history
 
 	reads, failed      int
+	stale              int // reads of a stale copy
 	confirmed, partial int
 	worst              int64 // of the ages of acknowledgements that a read did not honour
 	worstPartial       int64
@@ -37,12 +38,18 @@ type history struct {
 	touched  int64 // end of the last one
 	views    map[*node]view
 	sets     map[int]int64 // when a Set last stored a version
+	heard    heard
+	updated  map[int][]string // versions that an Update has committed while it held the key, and the members that it could not hold it on
+	seen     map[int]int64    // when a version was first known to somebody
 }
 
 type ack struct {
 	began   int64
 	at      int64
 	version int
+	soft    bool  // values stay as stale copies
+	all     bool  // with AckAll
+	feed    bool  // nobody called
 	heals   int64 // of a partial one: until then older versions may be read
 	by      *node // who owes a partial one; nil: nobody
 }
@@ -68,7 +75,7 @@ func newChecker(w *world) *checker {
 		c.bound += w.cfg.Lag + 2*w.cfg.Faults.SlowLoad
 	}
 	for _, k := range w.keys {
-		c.keys[k] = &history{views: make(map[*node]view), sets: make(map[int]int64)}
+		c.keys[k] = &history{views: make(map[*node]view), sets: make(map[int]int64), heard: newHeard(), updated: make(map[int][]string), seen: make(map[int]int64)}
 	}
 	return c
 }
@@ -85,29 +92,28 @@ func (c *checker) violation(kind, key, format string, args ...any) {
 // begins notes that an invalidation begins; ended is called when it returns.
 func (c *checker) begins(key string) { c.keys[key].active++ }
 
-// acked notes that an invalidation with AckAll returned nil: no read that begins later returns an older version (R12), while
-// the members stay.
-func (c *checker) acked(key string, version int, began int64) {
-	h := c.keys[key]
-	h.ackAlls = insert(h.ackAlls, ack{began: began, at: c.w.now, version: version})
-}
-
 // stored notes that a Set stored a version. One that was under way for long comes after the invalidation of a later version that it does not
 // know of: it is the last writer then, and wins (docs/protocol.md, "Numbers").
 func (c *checker) stored(key string, version int) { c.keys[key].sets[version] = c.w.now }
 
-// ended notes that an invalidation returned. n is nil if the process is gone.
-func (c *checker) ended(n *node, key string, version int, began int64, err *partialError) {
+// ended notes that an invalidation returned. After one with AckAll that returned nil no read that begins later returns an older version (R12),
+// while the members stay.
+func (c *checker) ended(n *node, key string, a ack, err *partialError) {
 	h := c.keys[key]
 	h.active--
 	h.touched = c.w.now
-	a := ack{began: began, at: c.w.now, version: version}
-	v := h.views[n]
-	v.own = insert(v.own, a)
-	h.views[n] = v
+	a.at = c.w.now
+	if !a.feed {
+		v := h.views[n]
+		v.own = insert(v.own, a)
+		h.views[n] = v
+	}
 	if err == nil {
 		c.confirmed++
 		h.acks = insert(h.acks, a)
+		if a.all {
+			h.ackAlls = insert(h.ackAlls, a)
+		}
 		return
 	}
 	c.partial++
@@ -159,10 +165,14 @@ func (g *reading) finish(res result, err error) {
 
 func (c *checker) read(g *reading, res result) {
 	c.reads++
-	key, version := parse(res.value)
+	key, version, _ := parse(res.value)
 	h := c.keys[g.key]
 	if key != g.key {
 		c.violation("foreign", g.key, "%s reads %q", g.n.id, res.value)
+		return
+	}
+	if res.stale {
+		c.readStale(g, h, version, res)
 		return
 	}
 	if age, of := oldest(h.acks, version, h.sets[version], g.start); age >= 0 {
@@ -182,8 +192,43 @@ func (c *checker) read(g *reading, res result) {
 			c.violation("unhealed", g.key, "%s reads %s (%s) %v after the invalidation of version %d", g.n.id, res.value, res.tier, time.Duration(age), of.version)
 		}
 	}
+	c.linear(g, h, version, res)
 	c.healed(g, h, version, res)
 	c.viewed(g, h, version, res)
+}
+
+// updates notes that an Update has committed a version while it held the key, but for some members that were gone.
+func (c *checker) updates(key string, version int, but []string) { c.keys[key].updated[version] = but }
+
+// released notes that an Update is over.
+func (c *checker) released(key string) {
+	h := c.keys[key]
+	h.active--
+	h.touched = c.w.now
+}
+
+// sees notes that somebody has seen a version.
+func (c *checker) sees(key string, version int) {
+	if h := c.keys[key]; h.seen[version] == 0 {
+		h.seen[version] = c.w.now
+	}
+}
+
+// linear checks that nobody sees an older version once somebody has seen what an Update committed, or that has returned (R13), while the
+// members stay.
+func (c *checker) linear(g *reading, h *history, version int, res result) {
+	if !c.w.cfg.Updates {
+		return
+	}
+	c.sees(g.key, version)
+	for v := c.w.origin.version(g.key); v > version && !c.w.moving && c.w.cfg.Lag == 0; v-- {
+		but, ok := h.updated[v]
+		if at := h.seen[v]; ok && at != 0 && at < g.start && !slices.Contains(but, g.n.id) {
+			c.violation("not linear", g.key, "%s reads %s (%s) %v after version %d was seen, which an Update committed",
+				g.n.id, res.value, res.tier, time.Duration(g.start-at), v)
+			return
+		}
+	}
 }
 
 // healed checks a read of the quiet time: what was owed has been paid by then, if its writer lives (R9).
@@ -225,7 +270,7 @@ func (c *checker) viewed(g *reading, h *history, version int, res result) {
 // loads checks that a load is the key's only one, where nobody fails: one that an invalidation has made old does not count.
 func (c *checker) loads(l *loading) {
 	h := c.keys[l.key]
-	if !c.w.healthy || h.active > 0 || h.touched >= l.asked {
+	if !c.w.healthy || h.active > 0 || h.touched >= l.asked || c.w.isUpdated(l.key) {
 		return
 	}
 	for _, other := range c.w.origin.running[l.key] {
@@ -246,7 +291,7 @@ func (c *checker) finished() {
 		if st := n.shard.Stats(); st.Leases != 0 || st.Waiters != 0 {
 			c.violation("left over", "", "%s has %d leases and %d waiters", n.id, st.Leases, st.Waiters)
 		}
-		if k := n.flights.Len(); k != 0 {
+		if k := n.flights.Len() + n.renewing.Len(); k != 0 {
 			c.violation("left over", "", "%s has %d flights", n.id, k)
 		}
 	}
@@ -256,9 +301,9 @@ func (c *checker) finished() {
 }
 
 // move tells that members come and go, or that some believe so.
-func (f *Faults) move() bool { return f.Crash || f.Leave || f.Isolate && !f.Listed }
+func (f *Faults) move() bool { return f.Crash || f.Leave || f.Halve || f.Isolate && !f.Listed }
 
 // none tells that nothing fails.
 func (f *Faults) none() bool {
-	return f.Loss == 0 && f.TailShare == 0 && f.FailedLoads == 0 && !f.Crash && !f.Leave && !f.Isolate && !f.Cut && !f.OneWay && !f.Pause
+	return f.Loss == 0 && f.TailShare == 0 && !f.Crash && !f.Leave && !f.Halve && !f.Isolate && !f.Cut && !f.OneWay && !f.Pause
 }

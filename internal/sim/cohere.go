@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"math"
+
 	"github.com/nearcache/nearcache/internal/shard"
 	"github.com/nearcache/nearcache/internal/tag"
 	"github.com/nearcache/nearcache/invalidation"
@@ -41,6 +43,7 @@ func (n *node) received(s *stream, d *down) {
 		}
 		for i := range b.Events {
 			if a := f.follower.Inv(f.speaker(inc), b.Events[i].Seq); f.apply(n, a) {
+				n.w.checker.hears(n, s.c.to, &b.Events[i])
 				n.happened(f, &b.Events[i])
 			}
 		}
@@ -122,12 +125,14 @@ func (n *node) forget(key string) {
 func (n *node) split(key string) {
 	if n.w.cfg.Rules.Split {
 		n.flights.Split(key)
+		n.renewing.Split(key)
 	}
 }
 
 func (n *node) splitAll() {
 	if n.w.cfg.Rules.Split {
 		n.flights.SplitAll()
+		n.renewing.SplitAll()
 	}
 }
 
@@ -141,19 +146,26 @@ func (n *node) forgetAll() {
 func (n *node) forgetTags(hashes []uint64) {
 	if n.w.cfg.Rules.TagFlights {
 		n.flights.CloseAll()
+		n.renewing.CloseAll()
 	}
 	n.near.InvalidateTags(hashes, n.exact())
 }
 
 // overtaken applies an event of the member that src stands for (Cache.overtaken).
 func (n *node) overtaken(key string, src *near.Source, seq uint64) {
-	n.flights.Visit(key, func(f *flight) {
-		if a := f.State.current; a != nil && a.source == src {
-			a.fetch.Seen(seq)
+	for _, g := range []*flights{n.flights, n.renewing} {
+		g.Visit(key, func(f *flight) {
+			switch a := f.State.current; {
+			case a == nil:
+			case a.source == src:
+				a.fetch.Seen(seq)
+			case n.w.cfg.Rules.Foreign:
+				a.fetch.Seen(math.MaxUint64)
+			}
+		})
+		if n.w.cfg.Rules.Split {
+			g.Close(key)
 		}
-	})
-	if n.w.cfg.Rules.Split {
-		n.flights.Close(key)
 	}
 	n.near.Invalidate(key, src, seq)
 }

@@ -8,17 +8,23 @@ type Config struct {
 	Duration    time.Duration // of load and faults; a quiet time follows in which everything has to end
 
 	Bound, NearTTL, TTL        time.Duration
+	NotFoundTTL                time.Duration // 0: there is always a row
+	StaleOnError               time.Duration
 	LoadTimeout, LoadQueueTime time.Duration
 	PeerTimeout                time.Duration
 	Lag                        time.Duration // a load reads what the origin had up to so long ago
+	Updates                    bool          // keys that end in 1 or 2 are written by Update
 	HandOver                   bool          // who leaves, or loses keys to a newcomer, hands over what it owned, and new owners peek
 	Replicas                   int           // members that keep a key, its owner included; 0 means 1
+	Mixed                      float64       // of the processes: they have another number of Replicas, up to that
 
 	// Spread: all keys are read from their replicas too, as those in heavy use are where there are no near copies (R10). NearTTL must be 0 then.
 	Spread bool
 
 	Reads, Writes float64 // a second, of the whole cluster
 	AllShare      float64 // of the writes: InvalidateAll
+	ExpireShare   float64 // of the invalidations of keys: Expire; and of those of all, as a feed with a gap does
+	ManyShare     float64 // of the reads: GetMany
 	TagShare      float64 // of the writes: InvalidateTag, when all keys with a tag have changed
 	AckAllShare   float64 // of the invalidations of keys and tags: with AckAll
 	LeaveShare    float64 // of the reads: the caller gives up
@@ -39,7 +45,7 @@ type Faults struct {
 	FailedLoads float64
 	ClockRate   float64 // rates of clocks differ by this at most
 
-	Crash, Isolate, Cut, OneWay, Pause, Leave bool
+	Crash, Isolate, Cut, OneWay, Pause, Leave, Halve bool
 
 	Listed bool // who is isolated stays on the list
 

@@ -55,7 +55,11 @@ func (n *node) majority(m *members, now int64) int {
 	if !n.w.cfg.Rules.Fence {
 		return 0
 	}
-	return invalidation.Majority(m.Electorate(now), true)
+	electorate := m.Electorate(now)
+	if !n.w.cfg.Rules.Half {
+		electorate = len(m.Members)
+	}
+	return invalidation.Majority(electorate, true)
 }
 
 // tickDoubt notes who is heard (Node.tickDoubt).

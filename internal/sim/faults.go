@@ -14,7 +14,7 @@ func (w *world) breakThings() {
 	for _, k := range []struct {
 		on   bool
 		what func(int)
-	}{{f.Crash, w.crash}, {f.Isolate, w.isolate}, {f.Cut, w.cut}, {f.OneWay, w.oneWay}, {f.Pause, w.pause}, {f.Leave, w.leave}} {
+	}{{f.Crash, w.crash}, {f.Isolate, w.isolate}, {f.Cut, w.cut}, {f.OneWay, w.oneWay}, {f.Pause, w.pause}, {f.Leave, w.leave}, {f.Halve, w.halve}} {
 		if k.on {
 			kinds = append(kinds, k.what)
 		}
@@ -40,7 +40,7 @@ func (w *world) calm() {
 	w.quiet, w.calmAt = true, w.now
 	w.note("", "everything heals")
 	f := &w.cfg.Faults
-	*f = Faults{ClockRate: f.ClockRate, Learn: f.Learn, Crash: f.Crash, Leave: f.Leave, Isolate: f.Isolate, Pause: f.Pause}
+	*f = Faults{ClockRate: f.ClockRate, Learn: f.Learn, Crash: f.Crash, Leave: f.Leave, Halve: f.Halve, Isolate: f.Isolate, Pause: f.Pause}
 	for i := range w.blocked {
 		clear(w.blocked[i])
 	}
@@ -58,6 +58,49 @@ func (w *world) during(d int64, end func()) {
 	})
 }
 
+// halve lets half of the members leave within a moment, or it cuts the smaller part of them off from the others, and discovery tells each part of
+// nobody else. The smaller one hears of the others again before its list, which is held back, takes effect: then it would be a whole by itself,
+// unless it is a quarter or less.
+func (w *world) halve(int) {
+	all := w.rnd.Perm(len(w.members))
+	if w.chance(0.3) {
+		w.note("", "HALVE %v", all[:len(all)/2])
+		for _, i := range all[:len(all)/2] {
+			w.leave(i)
+		}
+		return
+	}
+	part, longest := all[:(len(all)-1)/2], 9500*time.Millisecond
+	if w.chance(0.5) {
+		part, longest = all[:len(all)/4], 14*time.Second
+	}
+	w.note("", "SPLIT %v", part)
+	in := func(i int) bool { return slices.Contains(part, i) }
+	links := func(blocked bool) {
+		for i := range w.members {
+			for j := range w.members {
+				if in(i) != in(j) {
+					w.setLink(i, j, blocked)
+				}
+			}
+		}
+	}
+	whole := w.list
+	links(true)
+	for _, side := range []bool{true, false} {
+		w.list = slices.DeleteFunc(slices.Clone(whole), func(p peers.Member) bool { return in(w.index(p.ID)) != side })
+		w.publish(func(n *node) bool { return in(n.index) == side })
+	}
+	w.list = whole
+	d := w.between(int64(200*time.Millisecond), int64(longest))
+	w.during(d+5*int64(w.cfg.Bound), func() {})
+	w.after(d, func() {
+		w.note("", "HEAL")
+		links(false)
+		w.publish(nil)
+	})
+}
+
 // announce changes the list, and lets every process learn of it in its own time. Those for which hears is false do not.
 func (w *world) announce(i int, in bool, hears func(*node) bool) {
 	m := w.members[i]
@@ -65,6 +108,11 @@ func (w *world) announce(i int, in bool, hears func(*node) bool) {
 	if in {
 		w.list = append(w.list, peers.Member{ID: m.id, Addr: m.addr})
 	}
+	w.publish(hears)
+}
+
+// publish lets processes learn of the list, each in its own time.
+func (w *world) publish(hears func(*node) bool) {
 	w.number++
 	list, number := w.list, w.number
 	f := &w.cfg.Faults

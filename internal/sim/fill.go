@@ -11,20 +11,27 @@ import (
 type loaded struct {
 	value   string
 	version uint64
+	absent  bool
+	ttl     time.Duration
 	start   int64 // of the load, on the node's clock
 }
 
 // load runs the loader with a lease (fetch.load).
 func (x *fetch) load() {
-	x.callLoader(x.deliver)
+	x.relieve()
+	x.n.callLoader([]*fetch{x}, (*fetch).deliver)
 }
 
 // loadAlone loads without a lease and stores the value nowhere (fetch.loadAlone).
 func (x *fetch) loadAlone() {
 	x.becomeUntold()
-	x.callLoader(func(l loaded, err error) {
+	x.relieve()
+	x.n.callLoader([]*fetch{x}, func(x *fetch, l loaded, err error) {
 		x.v = settled
 		x.n.finish(x.f, result{value: l.value, tier: "alone"}, err)
+		if x.ends != nil {
+			x.ends()
+		}
 	})
 }
 
@@ -52,11 +59,11 @@ func (x *fetch) fill(l loaded) {
 	x.f.State.current = x.a
 	req := request{
 		op: opFill, key: x.f.Key, token: x.token, near: int64(n.w.cfg.NearTTL), version: l.version, value: l.value,
-		ttl: int64(n.w.cfg.TTL), age: n.exact() - l.start,
+		ttl: int64(l.ttl), age: n.exact() - l.start, absent: l.absent, stale: int64(n.w.cfg.StaleOnError),
 	}
 	x.giveBack(&req, func(rep *reply, err error) {
 		if err == nil && rep.status == statusAccepted {
-			rep.age, rep.value, rep.version, rep.mark = n.clock()-l.start, l.value, l.version, markOf(x.f.Key)
+			rep.age, rep.value, rep.version, rep.absent, rep.mark = n.clock()-l.start, l.value, l.version, l.absent, markOf(x.f.Key)
 			n.keep(x.f, x.a, rep)
 		}
 		x.v = settled

@@ -17,6 +17,7 @@ type placeholder struct {
 	current *asked
 	callers []*reading
 	x       *fetch
+	over    func(result, error) // is told how it ended (Flight.Await)
 }
 
 // asked is one request of a flight.
@@ -27,6 +28,7 @@ type asked struct {
 	sent   int64
 	tagPos int64
 	fetch  invalidation.Fetch
+	spare  *reply // the lease that was the answer, if a stale copy came with it
 }
 
 // ask makes the placeholder of a request to target (Cache.ask).
@@ -53,9 +55,7 @@ type reading struct {
 // get is Cache.Get and Cache.get.
 func (n *node) get(key string) *reading {
 	g := &reading{n: n, key: key, start: n.w.now}
-	if it := n.near.Get(key, n.clock()); it != nil {
-		n.w.nearHits++
-		g.finish(result{value: it.Value, tier: "near"}, nil)
+	if n.getNear(g) {
 		return g
 	}
 	f, r, leads := n.join(key)
@@ -65,6 +65,18 @@ func (n *node) get(key string) *reading {
 		n.lead(f, r)
 	}
 	return g
+}
+
+// getNear answers from a near copy, if there is one.
+func (n *node) getNear(g *reading) bool {
+	it := n.near.Get(g.key, n.clock())
+	if it == nil {
+		return false
+	}
+	n.w.nearHits++
+	n.w.checker.fresh(n, g.key, it.Value)
+	g.finish(result{value: it.Value, tier: "near"}, nil)
+	return true
 }
 
 // leave is the end of the caller's context.
@@ -105,17 +117,24 @@ func (n *node) finish(f *flight, res result, err error) {
 		return
 	}
 	f.Finish(res, err)
-	callers := f.State.callers
-	f.State.callers = nil
+	callers, over := f.State.callers, f.State.over
+	f.State.callers, f.State.over = nil, nil
 	for _, g := range callers {
-		g.finish(f.Wait(context.Background()))
+		g.finish(n.instead(g.key, res, err))
+	}
+	if over != nil {
+		over(res, err)
 	}
 }
 
 // lead asks the owner (Cache.lead).
 func (n *node) lead(f *flight, r route) {
-	x := &fetch{n: n, f: f, r: r, ctx: f.Context(context.Background())}
-	f.State.x = x
+	x := n.newFetch(f, r)
+	if n.isHeld(f.Key) {
+		x.v = held
+		x.run()
+		return
+	}
 	if target := n.reader(r); target != r.owner {
 		x.spread = true
 		x.request(target)
@@ -151,7 +170,7 @@ func (n *node) reader(r route) int {
 func (n *node) getRequest(key string) request {
 	c := &n.w.cfg
 	longest := int64(c.LoadTimeout + c.LoadQueueTime)
-	return request{op: opGet, key: key, budget: longest, life: longest + int64(time.Second), near: int64(c.NearTTL)}
+	return request{op: opGet, key: key, budget: longest, life: longest + int64(time.Second), near: int64(c.NearTTL), stale: int64(c.StaleOnError)}
 }
 
 // fetch is a flight on its way from member to member, as the root's.
@@ -164,6 +183,7 @@ type fetch struct {
 	a       *asked
 	askedAt int64 // of the world's time
 	call    *call
+	batch   *firstCall // of a GetMany, until its first answers are there
 	w       *localAsker
 	v       verdict
 	token   shard.Token
@@ -174,6 +194,9 @@ type fetch struct {
 	at             int
 	standIn, fresh bool
 	spread         bool
+	waits          bool   // for its turn to load a held key
+	ends           func() // that turn, or the wait for it
+	relieved       bool   // its callers have a stale copy, or will have one in time
 	moves          int
 }
 
@@ -186,6 +209,7 @@ const (
 	unreadable
 	elsewhere
 	alone
+	held
 )
 
 // run asks one member after the other until the flight is finished (fetch.run). It returns where the root's waits, and is called again with
@@ -197,6 +221,11 @@ func (x *fetch) run() {
 	}
 	switch {
 	case x.v == settled:
+	case x.v == held:
+		x.loadHeld()
+	case x.v == granted && x.f.Over():
+		x.succeed()
+		x.load()
 	case x.v == granted:
 		x.load()
 	case x.spread:
@@ -260,8 +289,15 @@ func (x *fetch) answered(rep *reply, err error) {
 	x.run()
 }
 
-// requestLocal asks this node's own shard (fetch.askLocal, fetch.awaitLocal).
+// requestLocal asks this node's own shard (fetch.requestLocal).
 func (x *fetch) requestLocal() {
+	if x.askLocal() {
+		x.run()
+	}
+}
+
+// askLocal asks and reports whether there was an answer at once; else x.w waits for it (fetch.askLocal).
+func (x *fetch) askLocal() bool {
 	n := x.n
 	req := n.getRequest(x.f.Key)
 	req.standIn, req.fresh, req.spread = true, x.fresh, x.spread
@@ -269,19 +305,24 @@ func (x *fetch) requestLocal() {
 	if !n.resident(&req, &rep, x.r, false) {
 		x.w = &localAsker{x: x, near: req.near, asked: x.a.sent}
 		if !n.acquire(&req, &rep, x.w) {
-			return
+			return false
 		}
 		x.w = nil
 	}
 	x.settle(&rep)
-	x.run()
+	return true
 }
 
 // canceled is what happens when nobody waits for the flight any more: wherever it waits, it stops.
 func (x *fetch) canceled() {
 	n := x.n
 	switch {
+	case x.batch != nil: // settleMany sees to it
 	case x.v == settled || x.f.Over():
+	case x.waits:
+		x.waits = false
+		x.ends()
+		x.abandoned()
 	case x.call != nil:
 		x.call.abandon()
 		x.call = nil
@@ -293,7 +334,7 @@ func (x *fetch) canceled() {
 		} // else its answer is on the way
 	case x.loading != nil:
 		l := x.loading
-		n.after(100*time.Millisecond, func() { l.end(loaded{}, errCanceled) }) // origin.Linger
+		n.after(100*time.Millisecond, l.abandon) // origin.Linger
 	}
 }
 
@@ -356,7 +397,16 @@ func (x *fetch) settle(rep *reply) {
 		n.keep(x.f, x.a, rep)
 		x.v = settled
 		n.finish(x.f, result{value: rep.value, tier: tier}, nil)
+	case statusStale:
+		x.v = x.serveStale(rep)
 	case statusLease:
+		switch {
+		case rep.lapsed:
+			spare := *rep
+			x.a.spare = &spare
+		case rep.spare:
+			x.serveStale(rep)
+		}
 		x.v = granted
 	case statusFailed:
 		if errors.Is(rep.failure, errCanceled) {
@@ -364,6 +414,8 @@ func (x *fetch) settle(rep *reply) {
 		}
 		x.v = settled
 		n.finish(x.f, result{}, rep.failure)
+	case statusHeld:
+		x.v = alone
 	default: // somebody else has to be asked
 	}
 }
@@ -382,6 +434,9 @@ func (n *node) outdated(key string, a *asked, rep *reply) bool {
 		loaded = invalidation.LoadedBy(since, time.Duration(age))
 	}
 	hashes, known := rep.mark.Tags()
+	if rep.spare {
+		return n.own.OldCopy(key, loaded) || n.ownTags.OldCopy(hashes, known, loaded) || n.ownSets.old(key, rep.version, a.sent)
+	}
 	return n.own.Old(key, loaded, a.sent) || n.ownTags.Old(hashes, known, loaded, a.sent) || n.ownSets.old(key, rep.version, a.sent)
 }
 
@@ -392,18 +447,25 @@ func (n *node) keep(f *flight, a *asked, rep *reply) {
 		return
 	}
 	rules := &n.w.cfg.Rules
-	if rules.Borrowed && a.target != a.m.Ring.Owner(ring.Hash(keyspaceName, f.Key)) {
+	owned := a.target == a.m.Ring.Owner(ring.Hash(keyspaceName, f.Key))
+	if rules.Borrowed && !owned {
 		life = min(life, int64(n.w.cfg.Bound))
 	}
 	now := n.clock()
 	it := near.Item[string]{
 		Value: rep.value, LoadedAt: now - rep.age, Version: rep.version, Source: a.source, Gen: a.fetch.Gen, Seq: rep.seq,
-		Free: a.sent + int64(n.w.cfg.Bound), Mark: rep.mark.At(a.tagPos),
+		Free: a.sent + int64(n.w.cfg.Bound), Mark: rep.mark.At(a.tagPos), Absent: rep.absent,
+	}
+	switch {
+	case rep.lasting && !rep.absent && owned:
+		it.Stale = int64(n.w.cfg.StaleOnError)
+	case a.target == a.m.Self:
+		it.Inherits = true
 	}
 	if !rules.TagFetch {
 		it.Mark = it.Mark.At(n.near.TagPos())
 	}
-	kept := n.near.Install(f.Key, it, int64(len(rep.value)), a.sent+life, now, func() bool {
+	installed := n.near.Install(f.Key, it, int64(len(rep.value)), a.sent+life, now, func() bool {
 		if rules.MoveNear && n.members != a.m {
 			return false
 		}
@@ -420,7 +482,8 @@ func (n *node) keep(f *flight, a *asked, rep *reply) {
 		}
 		return a.fetch.Installable(inc, rep.seq, s)
 	})
-	if kept {
+	if installed {
+		n.w.checker.keys[f.Key].heard.kept[n] = kept{value: rep.value, asked: a.sent}
 		n.w.note(f.Key, "%s keeps %s from %s seq %d gen %d", n.id, rep.value, a.m.Members[a.target].ID, rep.seq, a.fetch.Gen)
 	}
 }

@@ -120,6 +120,7 @@ func (h *handOver) give(keys []string, done func()) {
 func (n *node) copyOf(key string, v *shard.Value, permit shard.Token, at int64) request {
 	return request{
 		op: opHandOver, key: key, token: permit, value: string(v.Bytes), version: v.Version, age: at - v.LoadedAt, ttl: n.shard.FreshUntil(v) - at,
+		absent: v.Absent, stale: v.Hard - v.Soft,
 	}
 }
 
@@ -155,7 +156,9 @@ func (n *node) takeOver(req *request, rep *reply, from *node) {
 	if !n.w.cfg.Rules.CopyAge {
 		at = now
 	}
-	v := shard.Value{LoadedAt: at - req.age, Vouched: at, Soft: at + req.ttl, Hard: at + req.ttl, Version: req.version, Bytes: []byte(req.value)}
+	v := shard.Value{
+		LoadedAt: at - req.age, Vouched: at, Soft: at + req.ttl, Hard: at + req.ttl + req.stale, Version: req.version, Absent: req.absent, Bytes: []byte(req.value),
+	}
 	v.Mark = markOf(req.key)
 	if !req.replica {
 		v.Mark = tag.Mark{}

@@ -24,15 +24,21 @@ func (n *node) joined(then func()) {
 	then()
 }
 
-// invalidate is Cache.Invalidate of one key. done is called when it returns.
-func (n *node) invalidate(key string, ackAll bool, done func(*partialError)) {
+// invalidate is Cache.Invalidate of one key, or Cache.Expire. done is called when it returns.
+func (n *node) invalidate(key string, soft, ackAll bool, done func(*partialError)) {
 	n.joined(func() {
 		began := n.exact()
-		n.newTelling([]string{key}, func(err *partialError) {
-			n.own.Invalidated([]string{key}, began, n.exact(), n.remembered(err))
+		t := n.newTelling([]string{key}, func(err *partialError) {
+			remember := n.own.Invalidated
+			if soft {
+				remember = n.own.Expired
+			}
+			remember([]string{key}, began, n.exact(), n.remembered(err))
 			n.forget(key)
 			done(err)
-		}).tell(ackAll)
+		})
+		t.soft = soft
+		t.tell(ackAll)
 	})
 }
 
@@ -56,9 +62,21 @@ func (n *node) invalidateAll(done func(*partialError)) {
 		began := n.exact()
 		n.newTelling(nil, func(err *partialError) {
 			n.own.AllInvalidated(began, n.exact(), n.remembered(err))
-			n.dropAll()
+			n.forgetAll()
 			done(err)
 		}).run()
+	})
+}
+
+// expireAll tells the end of a feed's gap (keyspace.changed).
+func (n *node) expireAll(done func(*partialError)) {
+	n.joined(func() {
+		t := n.newTelling(nil, func(err *partialError) {
+			n.forgetAll()
+			done(err)
+		})
+		t.soft = true
+		t.run()
 	})
 }
 
@@ -70,6 +88,9 @@ func (n *node) remembered(err *partialError) time.Duration {
 	return n.w.cfg.Bound + n.w.cfg.Bound/4
 }
 
+// staleFor is how long a copy may live that missed an invalidation (keyspace.staleFor).
+func (n *node) staleFor() time.Duration { return n.w.cfg.TTL + n.w.cfg.StaleOnError }
+
 // obey drops on this node what an Invalidate is about (keyspace.obey).
 func (n *node) obey(req *request) {
 	switch {
@@ -80,13 +101,13 @@ func (n *node) obey(req *request) {
 	case req.all && req.copies:
 		n.forgetAll()
 	case req.all:
-		n.dropAll()
+		n.dropAll(req.soft)
 	case req.copies:
 		for _, k := range req.keys {
 			n.forget(k)
 		}
 	default:
-		n.dropKeys(req.keys)
+		n.dropKeys(req.keys, req.soft)
 	}
 }
 
@@ -94,27 +115,40 @@ func (n *node) obey(req *request) {
 func (n *node) dropTags(tags []string) {
 	hashes := tag.Hashes(tags)
 	n.shard.InvalidateTags(hashes, n.exact())
+	n.w.checker.drops(n, n.w.covered("", tags)...)
 	n.w.note("", "%s drops %v, seq %d", n.id, tags, n.log.Seq())
-	n.log.Append(invalidation.Event{Keyspace: keyspaceName, All: true, Tags: tags})
+	n.announce(invalidation.Event{Keyspace: keyspaceName, All: true, Tags: tags})
 	n.forgetTags(hashes)
 	n.wake()
 }
 
-// dropKeys invalidates keys on this node (keyspace.drop).
-func (n *node) dropKeys(keys []string) {
+// dropKeys invalidates keys on this node; soft: values stay as stale copies (keyspace.drop).
+func (n *node) dropKeys(keys []string, soft bool) {
+	invalidate := n.shard.Invalidate
+	if soft {
+		invalidate = n.shard.Expire
+	} else {
+		n.w.checker.drops(n, keys...)
+	}
 	for _, k := range keys {
-		eff := n.shard.Invalidate(k, 0, n.exact())
-		n.w.note(k, "%s drops, seq %d", n.id, n.log.Seq())
+		eff := invalidate(k, 0, n.exact())
+		n.w.note(k, "%s drops, soft %v, seq %d", n.id, soft, n.log.Seq())
 		n.forget(k)
 		n.carryOut(eff)
 	}
 	n.wake()
 }
 
-// dropAll invalidates the whole keyspace on this node (keyspace.dropAll).
-func (n *node) dropAll() {
-	eff := sorted(n.shard.Clear(n.exact()))
-	n.log.Append(invalidation.Event{Keyspace: keyspaceName, All: true})
+// dropAll invalidates the whole keyspace on this node; soft: values stay as stale copies (keyspace.dropAll).
+func (n *node) dropAll(soft bool) {
+	clear := n.shard.Clear
+	if soft {
+		clear = n.shard.ExpireAll
+	} else {
+		n.w.checker.drops(n, n.w.keys...)
+	}
+	eff := sorted(clear(n.exact()))
+	n.announce(invalidation.Event{Keyspace: keyspaceName, All: true})
 	n.forgetAll()
 	n.carryOut(eff)
 	n.wake()
@@ -140,7 +174,7 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	var owners []string
 	parts := make(map[string][]string)
 	for _, k := range req.keys {
-		for _, o := range by.Prefer(nil, ring.Hash(keyspaceName, k), n.copies()) {
+		for _, o := range by.Prefer(nil, ring.Hash(keyspaceName, k), n.toldCopies()) {
 			id := by.Members()[o].ID
 			if id == n.id || same && !n.isBack(id) {
 				continue
@@ -156,7 +190,7 @@ func (n *node) serveInvalidate(l *call, rep *reply) bool {
 	}
 	n.answerLater(l, len(owners), func(end func(error)) {
 		for _, owner := range owners {
-			n.forward(owner, parts[owner], end)
+			n.forward(owner, parts[owner], req.soft, end)
 		}
 	})
 	return false
@@ -169,14 +203,14 @@ func (n *node) isBack(id string) bool {
 }
 
 // forward passes keys on to the member that owns them by this node's ring (Node.forward).
-func (n *node) forward(owner string, keys []string, end func(error)) {
+func (n *node) forward(owner string, keys []string, soft bool, end func(error)) {
 	p := n.peers[owner]
 	if p == nil {
 		end(errDown)
 		return
 	}
 	req := n.invalidateRequest(keys)
-	req.forwarded = true
+	req.forwarded, req.soft = true, soft
 	n.pass(p, req, func(err error) {
 		if err != nil && n.gone(owner, n.exact()) {
 			err = nil
@@ -247,12 +281,12 @@ func (n *node) setKey(key, value string, version uint64, done func(*partialError
 // setAtOwner finds the owner and stores the value there (Cache.setAtOwner).
 func (n *node) setAtOwner(key, value string, version uint64, attempts int, done func(member string, err *partialError)) {
 	r := n.route(key)
-	fail := func() { done("", &partialError{staleFor: n.w.cfg.TTL}) }
+	fail := func() { done("", &partialError{staleFor: n.staleFor()}) }
 	if r.owner < 0 || attempts == 0 {
 		fail()
 		return
 	}
-	req := &request{op: opSet, key: key, value: value, version: version, ttl: int64(n.w.cfg.TTL)}
+	req := &request{op: opSet, key: key, value: value, version: version, ttl: int64(n.w.cfg.TTL), stale: int64(n.w.cfg.StaleOnError)}
 	ask := func(ok bool) {
 		if !ok {
 			fail()

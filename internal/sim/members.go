@@ -62,7 +62,7 @@ func (n *node) setMembers(list []peers.Member, number int) {
 // become makes a view the one in use (Node.becomeLocked).
 func (n *node) become(v *membership.View, known bool) {
 	old := n.members
-	m := &members{View: v, number: 1, known: known, copies: n.copies(), peers: make([]*peer, len(v.Members))}
+	m := &members{View: v, number: 1, known: known, copies: n.replicas, peers: make([]*peer, len(v.Members))}
 	if n.apart {
 		m.copies = 1
 	}

@@ -17,6 +17,7 @@ const (
 	opRelease
 	opSet
 	opInvalidate
+	opUpdate
 	opHold
 	opPeek
 	opPermit // to hand over
@@ -27,6 +28,8 @@ type status int
 
 const (
 	statusHit status = iota + 1
+	statusStale
+	statusHeld
 	statusLease
 	statusFailed
 	statusNotOwner
@@ -45,6 +48,7 @@ type request struct {
 	key                string
 	keys, tags         []string // of an Invalidate
 	all                bool
+	soft               bool // flag of an Invalidate: values stay as stale copies
 	standIn, fresh     bool // flags of a Get
 	spread             bool
 	forwarded, relayed bool // flags of an Invalidate
@@ -54,7 +58,8 @@ type request struct {
 	token              shard.Token
 	value              string
 	version            uint64
-	age, ttl           int64
+	age, ttl, stale    int64       // stale: how long it may be kept as a stale copy beyond ttl
+	absent             bool        // value says which version of the row does not exist
 	cause              shard.Cause // of a Release
 	relay              string      // of an Invalidate: the member that it is for
 	view               uint64
@@ -66,6 +71,10 @@ type reply struct {
 	age, ttl, near   int64
 	waited           int64 // from the arrival of the request to the answer
 	uncached         bool
+	absent           bool
+	lasting          bool // a near copy may be kept as a stale one
+	spare            bool // of a lease: value is a stale copy
+	lapsed           bool // of a stale copy, one of a lease too: it is no more than past its lifetime
 	value            string
 	version          uint64
 	mark             tag.Mark

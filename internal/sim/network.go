@@ -36,7 +36,8 @@ type call struct {
 	sent     int64
 	waiting  bool // the peer has acknowledged that it waits there
 	over     bool
-	orphaned bool // nobody wants the answer any more: a lease that it brings is given back
+	detached func() // is told that it waits; nil: nobody is
+	orphaned bool   // nobody wants the answer any more: a lease that it brings is given back
 	done     func(*reply, error)
 }
 
@@ -114,7 +115,7 @@ func (n *node) hold(id string, until int64) {
 	}
 	for _, key := range n.w.keys {
 		for _, l := range n.w.origin.running[key] {
-			if x := l.x; x.n == n && x.a.m.Members[x.a.target].ID == id && x.token != (shard.Token{}) {
+			if x := l.x; x.n == n && x.token != (shard.Token{}) && x.a.m.Members[x.a.target].ID == id {
 				p.start(request{op: opHold, key: key, token: x.token}, func(*reply, error) {})
 			}
 		}
@@ -181,6 +182,9 @@ func (l *call) answer(rep *reply) {
 func (l *call) acknowledge() {
 	l.c.p.heardFrom(l)
 	l.waiting = true
+	if l.detached != nil && !l.over {
+		l.detached()
+	}
 	n := l.c.from
 	left := l.sent + l.req.budget + int64(time.Second) - n.exact()
 	n.after(time.Duration(left), func() { l.complete(nil, errTimeout) })
@@ -220,13 +224,14 @@ func (l *call) abandon() { l.orphaned = true }
 
 // peer is another member as this process knows it: the root's peer, transport.Peer and its breaker.
 type peer struct {
-	n       *node
-	id      string
-	index   int // of the member in the world
-	conn    *conn
-	added   int64
-	retires int64 // when it is forgotten; 0: it is a member
-	heard   int64 // an answer to what was sent then came in time
+	n        *node
+	id       string
+	index    int // of the member in the world
+	conn     *conn
+	added    int64
+	retires  int64 // when it is forgotten; 0: it is a member
+	replicas int   // of its last hello; 0: there was none
+	heard    int64 // an answer to what was sent then came in time
 	*followed
 
 	closed   bool  // not a member any more
@@ -311,7 +316,7 @@ func (p *peer) adopt(c *conn) {
 		c.breakDown()
 		return
 	}
-	p.conn, p.leaving = c, false
+	p.conn, p.leaving, p.replicas = c, false, c.to.replicas
 	p.n.follow(p, func(f *followed) { f.apply(p.n, f.contact(c.to.incarnation)) })
 	c.stream.open()
 }

@@ -32,6 +32,8 @@ type (
 type result struct {
 	value string
 	tier  string // for the event log
+	stale bool   // marked so
+	age   int64  // of a near copy that is
 }
 
 // node is one life of a member: the root's Node with its one keyspace.
@@ -41,6 +43,7 @@ type node struct {
 	id    string
 	// incarnation is higher at every start.
 	incarnation uint64
+	replicas    int // members that keep a key, its owner included
 	born        int64
 	rate        float64 // of its clock
 	dead        bool
@@ -54,6 +57,7 @@ type node struct {
 	shard    *shard.Shard
 	near     *near.Cache[string]
 	flights  *flights
+	renewing *flights // those whose callers have a stale copy (Cache.refreshes)
 	own      *invalidation.OwnView
 	ownTags  *invalidation.OwnTags
 	ownSets  ownVersions
@@ -63,6 +67,8 @@ type node struct {
 
 	differSince int64 // 0: they do not
 	apart       bool
+	holds       *invalidation.Holds
+	turns       turns
 	owed        *invalidation.Owed
 	owedTags    *invalidation.Owed
 	hearing     hearing
@@ -86,10 +92,15 @@ func newNode(w *world, index int) *node {
 		w: w, index: index, id: m.id, incarnation: uint64(w.now), born: w.now,
 		rate: 1 + (2*w.rnd.Float64()-1)*w.cfg.Faults.ClockRate,
 		log:  invalidation.NewLog(invalidation.LogConfig{MaxEvents: 64}), interest: invalidation.NewInterest(),
-		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](),
+		near: near.New[string](store.Config{MaxBytes: storeBytes, Shards: 1}), flights: singleflight.New[result, placeholder](), renewing: singleflight.New[result, placeholder](),
 		peers: make(map[string]*peer), follows: make(map[string]*followed),
 		own: invalidation.NewOwnView(w.cfg.LoadTimeout + w.cfg.LoadQueueTime), ownSets: make(ownVersions), uncopied: make(map[string]bool), owed: newOwed(), owedTags: newOwed(),
+		holds: invalidation.NewHolds(maxOwed), turns: make(turns),
 		ownTags: invalidation.NewOwnTags(w.cfg.LoadTimeout + w.cfg.LoadQueueTime),
+	}
+	n.replicas = max(w.cfg.Replicas, 1)
+	if w.chance(w.cfg.Mixed) {
+		n.replicas = 1 + w.rnd.IntN(w.cfg.Replicas)
 	}
 	lag := w.cfg.Lag
 	if !w.cfg.Rules.Lag {
@@ -97,6 +108,10 @@ func newNode(w *world, index int) *node {
 	}
 	n.shard = shard.New(shard.Config{
 		Lag:         int64(lag),
+		Patience:    int64(w.cfg.LoadQueueTime),
+		Retry:       int64(time.Second), // retryStale
+		Refreshes:   10,
+		Held:        n.isHeld,
 		Incarnation: n.incarnation, Tokens: &n.tokens, MaxBytes: storeBytes, Dropped: n.dropped, Seq: n.log.Seq, Limits: &n.standing.limits, Cap: n.cap,
 	})
 	pace := membership.Pace{Hold: 10 * time.Second, Settle: 200 * time.Millisecond, Space: time.Second, Window: n.window()}
@@ -153,6 +168,7 @@ func (n *node) tick() {
 	n.near.Sweep(now)
 	n.own.Tick(now)
 	n.ownTags.Tick(now)
+	n.holds.Tick(now)
 	n.repay(now)
 	if n.w.cfg.HandOver {
 		n.passOn(now)
@@ -166,8 +182,11 @@ func (n *node) dropped(key string) {
 	if n.muted || !n.interest.Granted(ring.Hash(keyspaceName, key)) {
 		return
 	}
-	n.log.Append(invalidation.Event{Keyspace: keyspaceName, Key: key})
+	n.announce(invalidation.Event{Keyspace: keyspaceName, Key: key})
 }
+
+// announce numbers an event in the log.
+func (n *node) announce(e invalidation.Event) { n.w.checker.announced(n, n.log.Append(e), &e) }
 
 // wake lets the writers of the streams take what is new (Log.Wake).
 func (n *node) wake() {

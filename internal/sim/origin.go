@@ -35,14 +35,22 @@ func newOrigin(w *world) *origin {
 // valueOf is what the key's row reads in that version.
 func valueOf(key string, version int) string { return fmt.Sprintf("%s/%d", key, version) }
 
-// parse is the reverse.
-func parse(value string) (key string, version int) {
-	key, number, _ := strings.Cut(value, "/")
+// loadedAt adds when its load began to what a row reads: it tells how old a copy is, whatever that says itself.
+func loadedAt(value string, at int64) string { return fmt.Sprintf("%s@%d", value, at) }
+
+// parse is the reverse of both.
+func parse(value string) (key string, version int, loaded int64) {
+	key, rest, _ := strings.Cut(value, "/")
+	number, at, _ := strings.Cut(rest, "@")
 	version, err := strconv.Atoi(number)
 	if err != nil {
-		return "", 0
+		return "", 0, 0
 	}
-	return key, version
+	loaded, err = strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return "", 0, 0
+	}
+	return key, version, loaded
 }
 
 // write commits the next version.
@@ -62,7 +70,7 @@ func (o *origin) read(key string, at int64) string {
 	return rows[max(i-1, 0)].value
 }
 
-// loading is a loader that runs (origin.Call).
+// loading is a loader that runs for a key (origin.Call).
 type loading struct {
 	x     *fetch
 	key   string
@@ -70,17 +78,22 @@ type loading struct {
 	asked int64 // of the flight's last request
 	start int64 // on the node's clock
 	over  bool
-	done  func(loaded, error)
+	with  *[]*loading // one call loads them all
+	left  bool        // nobody waits for it
+	done  func(*fetch, loaded, error)
 }
 
-// callLoader runs the loader for the flight's key (Cache.callLoader).
-func (x *fetch) callLoader(done func(loaded, error)) {
-	n, w, key := x.n, x.n.w, x.f.Key
-	l := &loading{x: x, key: key, began: w.now, asked: x.askedAt, start: n.exact(), done: done}
-	x.loading = l
-	w.checker.loads(l)
-	w.origin.loads++
-	w.origin.running[key] = append(w.origin.running[key], l)
+// callLoader runs the loader once for the keys of flights (Cache.callLoader, Cache.loadMany).
+func (n *node) callLoader(all []*fetch, done func(*fetch, loaded, error)) {
+	w, with := n.w, new([]*loading)
+	for _, x := range all {
+		l := &loading{x: x, key: x.f.Key, began: w.now, asked: x.askedAt, start: n.exact(), with: with, done: done}
+		x.loading = l
+		w.checker.loads(l)
+		w.origin.loads++
+		w.origin.running[l.key] = append(w.origin.running[l.key], l)
+		*with = append(*with, l)
+	}
 	f := &w.cfg.Faults
 	d := w.between(int64(time.Millisecond), int64(30*time.Millisecond))
 	if w.chance(f.SlowLoads) {
@@ -90,24 +103,40 @@ func (x *fetch) callLoader(done func(loaded, error)) {
 		}
 	}
 	failed := w.chance(f.FailedLoads)
+	for _, l := range *with {
+		l.run(d, failed)
+	}
+}
+
+// run reads the row some time before d is over, and brings it then.
+func (l *loading) run(d int64, failed bool) {
+	w := l.x.n.w
 	var value string
-	w.after(w.between(0, d), func() { value = w.origin.read(key, w.now-w.between(0, int64(w.cfg.Lag))) })
+	w.after(w.between(0, d), func() { value = w.origin.read(l.key, w.now-w.between(0, int64(w.cfg.Lag))) })
 	w.after(d, func() {
 		w.origin.remove(l)
-		n.event(func() {
+		l.x.n.event(func() {
 			if failed {
 				l.end(loaded{}, errLoad)
 				return
 			}
-			ld := loaded{value: value, start: l.start}
-			if hasVersion(key) {
-				_, version := parse(value)
-				ld.version = uint64(version) + 1
-			}
-			l.end(ld, nil)
+			l.end(w.loaded(l, value), nil)
 		})
 	})
-	n.after(w.cfg.LoadTimeout, func() { l.end(loaded{}, errLate) })
+	l.x.n.after(w.cfg.LoadTimeout, func() { l.end(loaded{}, errLate) })
+}
+
+// loaded is what a loader has brought.
+func (w *world) loaded(l *loading, row string) loaded {
+	ld := loaded{value: loadedAt(row, l.began), start: l.start, ttl: w.cfg.TTL}
+	_, version, _ := parse(ld.value)
+	if ld.absent = w.isMissing(l.key, version); ld.absent {
+		ld.ttl = w.cfg.NotFoundTTL
+	}
+	if hasVersion(l.key) {
+		ld.version = uint64(version) + 1
+	}
+	return ld
 }
 
 // end is the end of the Call, if not of the loader.
@@ -118,7 +147,18 @@ func (l *loading) end(ld loaded, err error) {
 	l.over = true
 	l.x.loading = nil
 	l.x.n.w.origin.remove(l)
-	l.done(ld, err)
+	l.done(l.x, ld, err)
+}
+
+// abandon ends the call when nobody waits for any of its keys.
+func (l *loading) abandon() {
+	l.left = true
+	if slices.ContainsFunc(*l.with, func(o *loading) bool { return !o.left && !o.over }) {
+		return
+	}
+	for _, o := range *l.with {
+		o.end(loaded{}, errCanceled)
+	}
 }
 
 func (o *origin) remove(l *loading) {
@@ -138,3 +178,14 @@ func markOf(key string) tag.Mark {
 
 // hasVersion tells whether the values of a key have versions.
 func hasVersion(key string) bool { return key[len(key)-1] == '5' }
+
+// isUpdated tells whether a key is written by Update.
+func (w *world) isUpdated(key string) bool {
+	last := key[len(key)-1]
+	return w.cfg.Updates && (last == '1' || last == '2')
+}
+
+// isMissing tells whether that version of a row is that there is none: of keys that end in 7 every third.
+func (w *world) isMissing(key string, version int) bool {
+	return w.cfg.NotFoundTTL > 0 && key[len(key)-1] == '7' && version%3 == 2
+}

@@ -77,11 +77,13 @@ func (n *node) inherited(key string, rep *reply, sent int64) (v shard.Value, ok 
 		sent = n.exact()
 	}
 	end := sent + rep.ttl
+	hard := end + int64(n.w.cfg.StaleOnError)
 	if rules.Vouch && !rep.vouched || n.exact() >= n.standing.tenure.Fence {
 		end = min(end, sent+int64(n.w.cfg.Bound))
+		hard = end
 	}
 	v = shard.Value{
-		LoadedAt: sent - max(rep.age, 0), Vouched: sent, Soft: end, Hard: end, Version: rep.version, Bytes: []byte(rep.value), Mark: rep.mark,
+		LoadedAt: sent - max(rep.age, 0), Vouched: sent, Soft: end, Hard: hard, Version: rep.version, Absent: rep.absent, Bytes: []byte(rep.value), Mark: rep.mark,
 	}
 	return v, !rules.Missed || !n.shard.Missed(key, &v)
 }

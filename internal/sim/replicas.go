@@ -6,13 +6,29 @@ import (
 	"github.com/nearcache/nearcache/internal/shard"
 )
 
-// copies is how many members keep a key, its owner included, where nothing speaks against it (Node.toldCopies).
-func (n *node) copies() int { return max(n.w.cfg.Replicas, 1) }
+// toldCopies is how many members have to be told of each key (Node.toldCopies).
+func (n *node) toldCopies() int {
+	most := n.replicas
+	for _, p := range n.members.peers {
+		if p != nil && n.w.cfg.Rules.Mixed {
+			most = max(most, p.replicas)
+		}
+	}
+	return most
+}
+
+// haveMixed tells whether a member that is heard has another number of replicas (Node.haveMixed).
+func (n *node) haveMixed(now int64) bool {
+	return slices.ContainsFunc(n.members.peers, func(p *peer) bool {
+		return p != nil && now < p.source.LeaseUntil.Load() && p.replicas != 0 && p.replicas != n.replicas
+	})
+}
 
 // keepers returns the owner of what lies at hash and its replicas (members.keepers).
 func (n *node) keepers(m *members, hash uint64) []int { return m.Ring.Prefer(nil, hash, m.copies) }
 
-// tickApart notes since when members differ in their rings, and whether that is too long for copies to be kept (Node.tickMembers).
+// tickApart notes since when members differ in their rings, and whether that is too long for copies to be kept, or whether they differ in their
+// numbers of replicas (Node.tickMembers, Node.apart).
 func (n *node) tickApart(now int64) {
 	switch {
 	case !n.differs(now) || !n.w.cfg.Rules.Apart:
@@ -20,8 +36,8 @@ func (n *node) tickApart(now int64) {
 	case n.differSince == 0:
 		n.differSince = now
 	}
-	apart := n.differSince != 0 && now-n.differSince > 4*int64(n.w.cfg.Bound)
-	if n.copies() > 1 && apart != n.apart {
+	apart := n.differSince != 0 && now-n.differSince > 4*int64(n.w.cfg.Bound) || n.haveMixed(now)
+	if n.replicas > 1 && apart != n.apart {
 		n.apart = apart
 		n.become(n.table.View(), n.members.known)
 	}

@@ -73,6 +73,9 @@ func (n *node) serve(l *call, rep *reply) bool {
 	switch req.op {
 	case opInvalidate:
 		return n.serveInvalidate(l, rep)
+	case opUpdate:
+		n.serveUpdate(l, rep)
+		return true
 	case opGet:
 		return n.resident(req, rep, n.route(req.key), true) || n.acquire(req, rep, &remoteAsker{l: l, asked: n.exact()})
 	default:
@@ -134,6 +137,7 @@ func (n *node) resident(req *request, rep *reply, r route, remote bool) bool {
 	if v == nil {
 		return false
 	}
+	n.w.checker.fresh(n, req.key, string(v.Bytes))
 	n.hit(rep, v, seq, req.near, now)
 	return true
 }
@@ -153,7 +157,7 @@ func (n *node) serveSpread(req *request, rep *reply, r route) {
 // grant puts the interest of a peer on record (keyspace.grant, R14).
 func (n *node) grant(req *request, r route, remote bool, now int64) {
 	if remote && req.near > 0 && n.w.cfg.Rules.Interest {
-		n.interest.Grant(r.hash, time.Duration(req.near), now)
+		n.interest.Grant(r.hash, time.Duration(req.near+n.spareFor(req)), now)
 	}
 }
 
@@ -166,8 +170,17 @@ func (n *node) hit(rep *reply, v *shard.Value, seq uint64, near, now int64) {
 	if v.Vouched != 0 && n.standing.tenure.CappedAt(now) {
 		rep.near = min(rep.near, int64(n.w.cfg.Bound))
 	}
-	rep.version, rep.mark = v.Version, v.Mark
+	rep.version, rep.mark, rep.absent = v.Version, v.Mark, v.Absent
 	rep.value = string(v.Bytes)
+	n.lasting(rep, v.Lasts(), now)
+}
+
+// stale fills in a value past its lifetime, which nobody keeps (stale).
+func (n *node) stale(rep *reply, v *shard.Value, now int64) {
+	rep.status = statusStale
+	rep.age, rep.version, rep.value, rep.spare = now-v.LoadedAt, v.Version, string(v.Bytes), true
+	rep.mark = v.Mark
+	n.w.checker.servesStale(n, v, rep.lapsed)
 }
 
 // acquire answers a Get that found nothing resident (keyspace.acquire).
@@ -179,7 +192,7 @@ func (n *node) acquire(req *request, rep *reply, a asker) bool {
 		return true
 	}
 	if _, remote := a.(*remoteAsker); remote && n.w.cfg.Rules.Interest {
-		n.interest.Grant(r.hash, time.Duration(max(req.life, req.budget+a.nearLife())), now)
+		n.interest.Grant(r.hash, time.Duration(max(req.life, req.budget+a.nearLife()+n.spareFor(req))), now)
 	}
 	ask := shard.Ask{
 		Holder: a.holder(), Waiter: a, Life: req.life, Until: now + req.budget, Fresh: req.fresh, View: r.m.number,
@@ -200,13 +213,19 @@ func (n *node) acquire(req *request, rep *reply, a asker) bool {
 
 // result turns what the shard says into an answer (keyspace.result).
 func (n *node) result(rep *reply, res shard.Result, near, now int64) {
+	rep.lapsed = res.Lapsed
 	switch res.Kind {
 	case shard.Hit:
 		n.hit(rep, res.Value, res.Seq, near, now)
 		if res.Uncached {
 			rep.uncached, rep.near = true, 0
 		}
+	case shard.Stale:
+		n.stale(rep, res.Value, now)
 	case shard.Lease:
+		if res.Value != nil {
+			n.stale(rep, res.Value, now)
+		}
 		rep.status, rep.token, rep.seq = statusLease, res.Token, res.Seq
 	case shard.Failed:
 		rep.status = statusFailed
@@ -215,7 +234,9 @@ func (n *node) result(rep *reply, res shard.Result, near, now int64) {
 		rep.status, rep.failure = statusFailed, errWaited
 	case shard.Moved:
 		rep.status = statusNotOwner
-	case shard.Stale, shard.Busy, shard.Waiting, shard.Held:
+	case shard.Held:
+		rep.status = statusHeld
+	case shard.Busy, shard.Waiting:
 		rep.status = statusBusy
 	}
 }
@@ -265,6 +286,7 @@ func (n *node) fill(req *request, rep *reply, remote bool) {
 		rep.status = statusAccepted
 		rep.ttl = eff.Until - now
 		rep.near = min(req.near, rep.ttl)
+		n.lasting(rep, eff.Lasts, now)
 	case shard.Passed:
 		rep.status, rep.uncached = statusAccepted, true
 	default:
@@ -279,7 +301,13 @@ func (n *node) value(req *request, r route, now int64) shard.Value {
 	if n.capped(r, now) {
 		ttl = min(ttl, int64(n.w.cfg.Bound))
 	}
-	return shard.Value{LoadedAt: loaded, Version: req.version, Soft: loaded + ttl, Hard: loaded + ttl, Bytes: []byte(req.value), Mark: markOf(req.key)}
+	v := shard.Value{
+		LoadedAt: loaded, Version: req.version, Soft: loaded + ttl, Hard: loaded + ttl, Absent: req.absent, Bytes: []byte(req.value), Mark: markOf(req.key),
+	}
+	if ttl == req.ttl && !v.Absent {
+		v.Hard += req.stale
+	}
+	return v
 }
 
 // set stores a value without a lease (keyspace.set).
@@ -297,7 +325,7 @@ func (n *node) set(req *request, rep *reply) {
 	n.w.note(req.key, "%s set %s: %d", n.id, req.value, eff.Outcome)
 	switch eff.Outcome {
 	case shard.Stored, shard.Passed:
-		_, version := parse(req.value)
+		_, version, _ := parse(req.value)
 		n.w.checker.stored(req.key, version)
 		n.copied(req.key, eff.Until)
 		rep.status = statusStored

@@ -135,6 +135,34 @@ func profiles() map[string]Config {
 		c.HandOver, c.Replicas, c.Keys, c.Writes = true, 2, 24, 20
 		f.Leave, f.Crash, f.Cut, f.TailShare, f.Tail = true, true, true, 0.02, time.Second
 	})
+	staled := func(name string, c Config, change func(*Config, *Faults)) {
+		c.TTL, c.StaleOnError, c.NotFoundTTL, c.NearTTL, c.ExpireShare, c.AllShare = 3*time.Second, 20*time.Second, 2*time.Second, time.Second, 0.3, 0.02
+		c.Faults.FailedLoads = 0.3
+		add(name, c, change)
+	}
+	staled("stale for long", Base(), func(c *Config, _ *Faults) { // few ask for most keys
+		c.Keys, c.Reads, c.Writes, c.LoadTimeout, c.StaleOnError = 200, 150, 20, 500*time.Millisecond, time.Minute
+	})
+	staled("stale", Normal(), func(c *Config, _ *Faults) { c.ManyShare = 0.3 })
+	staled("stale in stress", Stress(), func(*Config, *Faults) {})
+	updated := func(name string, c Config, change func(*Config, *Faults)) {
+		c.Updates, c.Writes, c.Faults.Every = true, 20, 3*time.Second
+		add(name, c, change)
+	}
+	updated("updates calm", Base(), func(c *Config, f *Faults) { c.ManyShare, f.SlowLoads, f.SlowLoad = 0.3, 0.3, time.Second })
+	updated("updates", Normal(), func(_ *Config, f *Faults) { f.Crash, f.Leave, f.Listed = false, false, true })
+	updated("updates in stress", Stress(), func(c *Config, _ *Faults) { c.ManyShare = 0.3 })
+	staled("everything", Stress(), func(c *Config, _ *Faults) {
+		c.Keys, c.Writes, c.TTL, c.NearTTL, c.Replicas, c.HandOver, c.Updates = 40, 20, 20*time.Second, 10*time.Second, 2, true, true
+		c.ManyShare, c.TagShare, c.AckAllShare = 0.3, 0.2, 0.2
+	})
+	halved := func(name string, c Config, change func(*Config, *Faults)) {
+		c.Nodes, c.Keys, c.Writes, c.Replicas = 8, 24, 20, 2
+		c.Faults.Halve, c.Faults.Every = true, 2*time.Second
+		add(name, c, change)
+	}
+	halved("halved", Base(), func(*Config, *Faults) {})
+	halved("halved in stress", Stress(), func(c *Config, _ *Faults) { c.Mixed, c.HandOver = 0.1, true })
 	only("pauses", func(_ *Config, f *Faults) { f.Pause = true })
 	for name, c := range all {
 		c.Rules = Complete()
@@ -146,7 +174,7 @@ func profiles() map[string]Config {
 // sum adds up results.
 type sum struct {
 	runs, failing                                int
-	reads, near, loads, failed, beyond           int
+	reads, near, stale, loads, failed, beyond    int
 	acked, partial, backwards, copied, inherited int
 	worst, worstPartial, longest                 time.Duration
 	firstBad                                     Result
@@ -157,6 +185,7 @@ func (s *sum) add(r Result) {
 	s.runs++
 	s.reads += r.Reads
 	s.near += r.NearHits
+	s.stale += r.Stale
 	s.loads += r.Loads
 	s.failed += r.Failed
 	s.acked += r.Acked
@@ -204,8 +233,8 @@ func runAll(cfg Config, from uint64, n int) *sum {
 // report fails the test with the first bad seed and the event log of its key.
 func (s *sum) report(t *testing.T, name string, cfg Config) {
 	t.Helper()
-	t.Logf("%s: %d seeds, %d reads, %d near hits, %d loads, %d copies, %d inherited, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
-		name, s.runs, s.reads, s.near, s.loads, s.copied, s.inherited, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
+	t.Logf("%s: %d seeds, %d reads, %d near hits, %d stale, %d loads, %d copies, %d inherited, %d errors, %d acknowledged, %d partial, worst %v, worst after a partial error %v, longest get %v",
+		name, s.runs, s.reads, s.near, s.stale, s.loads, s.copied, s.inherited, s.failed, s.acked, s.partial, s.worst, s.worstPartial, s.longest)
 	if s.failing == 0 {
 		return
 	}

@@ -15,6 +15,7 @@ type telling struct {
 	n        *node
 	keys     []string // one, or none: the whole keyspace
 	tags     []string // in place of keys
+	soft     bool     // values stay as stale copies
 	owed     *invalidation.Owed
 	all      bool // everybody has to confirm (R12)
 	nearOnly bool // near copies have to go, and nothing else
@@ -61,7 +62,7 @@ func (t *telling) tell(ackAll bool) {
 			return
 		}
 		again := t.n.newTelling(t.keys, nil)
-		again.tags, again.owed, again.began, again.all, again.silent, again.nearOnly = t.tags, t.owed, t.began, true, t.silent, true
+		again.soft, again.tags, again.owed, again.began, again.all, again.silent, again.nearOnly = t.soft, t.tags, t.owed, t.began, true, t.silent, true
 		again.done = func(err *partialError) {
 			left := t.began + int64(invalidation.Life(t.n.w.cfg.Bound)) - t.n.exact()
 			if err != nil || len(again.silent) == 0 || left <= 0 {
@@ -78,7 +79,7 @@ func (t *telling) tell(ackAll bool) {
 // request makes the request that tells it (telling.request).
 func (t *telling) request() request {
 	req := t.n.invalidateRequest(t.keys)
-	req.tags, req.copies = t.tags, t.nearOnly
+	req.tags, req.copies, req.soft = t.tags, t.nearOnly, t.soft
 	return req
 }
 
@@ -186,7 +187,7 @@ func (t *telling) copies() int {
 	if !t.n.w.cfg.Rules.Replicas {
 		return 1
 	}
-	return t.n.copies()
+	return t.n.toldCopies()
 }
 
 // ask tells one member (telling.ask). What one that counts does not confirm it is owed from now on.
@@ -194,7 +195,7 @@ func (t *telling) ask(target membership.Target, end func()) {
 	n := t.n
 	confirmed := t.until(func(err error) {
 		if err != nil && target.Counts {
-			round := t.owed.Owe(target.ID, t.what(), n.exact()+int64(n.w.cfg.TTL))
+			round := t.owed.Owe(target.ID, t.what(), n.exact()+int64(n.staleFor()))
 			t.open = append(t.open, errand{member: target.ID, round: round})
 		}
 		end()
@@ -271,7 +272,7 @@ func (t *telling) inVain(cut error, now int64) bool {
 }
 
 func (t *telling) partial(cut error) *partialError {
-	e := &partialError{staleFor: t.n.w.cfg.TTL}
+	e := &partialError{staleFor: t.n.staleFor()}
 	for _, o := range t.open {
 		e.members = append(e.members, o.member)
 	}

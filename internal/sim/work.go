@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // work starts the callers: readers everywhere, writers anywhere.
 func (w *world) work() {
@@ -24,17 +27,35 @@ func (w *world) readAt(i int) {
 }
 
 func (w *world) readOn(n *node) {
-	g := n.get(w.anyKey())
-	if g.over {
+	var all []*reading
+	if w.chance(w.cfg.ManyShare) {
+		all = pending(n.getMany(w.someKeys()))
+	} else {
+		all = pending([]*reading{n.get(w.anyKey())})
+	}
+	if len(all) == 0 {
 		return
 	}
-	n.gets = append(n.gets, g)
+	n.gets = append(n.gets, all...)
 	if len(n.gets) > 64 {
 		n.gets = pending(n.gets)
 	}
 	if w.chance(w.cfg.LeaveShare) {
-		n.after(time.Duration(w.exp(int64(5*time.Millisecond))), g.leave)
+		d := time.Duration(w.exp(int64(5 * time.Millisecond)))
+		for _, g := range all {
+			n.after(d, g.leave)
+		}
 	}
+}
+
+// someKeys returns up to eight keys, each once.
+func (w *world) someKeys() (keys []string) {
+	for range 2 + w.rnd.IntN(7) {
+		if k := w.anyKey(); !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 func pending(all []*reading) []*reading {
@@ -62,8 +83,14 @@ func (w *world) writeAnywhere() {
 	switch {
 	case w.chance(w.cfg.AllShare):
 		tell = n.tellAll
+		if w.chance(w.cfg.ExpireShare) {
+			tell = n.tellGap
+		}
 	case w.chance(w.cfg.TagShare):
 		tell, written = n.tellTag, w.tagged(tagOf(key))
+	case w.isUpdated(key):
+		n.updateKey(key)
+		return
 	case hasVersion(key):
 		tell = n.tellSet
 	}
@@ -89,26 +116,33 @@ func (w *world) tagged(t string) (keys []string) {
 func (n *node) tellSet(key string, version int) {
 	began := n.w.now
 	n.w.checker.begins(key)
-	n.setKey(key, valueOf(key, version), uint64(version)+1, func(err *partialError) { n.w.returned(n, key, version, began, err) })
+	n.setKey(key, loadedAt(valueOf(key, version), began), uint64(version)+1, func(err *partialError) { n.w.returned(n, key, ack{began: began, version: version}, err) })
 }
 
 func (n *node) tellKey(key string, _ int) {
-	ackAll := n.w.chance(n.w.cfg.AckAllShare)
-	n.invalidate(key, ackAll, n.w.judge(n, ackAll, key))
+	ackAll, soft := n.w.chance(n.w.cfg.AckAllShare), n.w.chance(n.w.cfg.ExpireShare)
+	n.invalidate(key, soft, ackAll, n.w.judge(n, ack{soft: soft, all: ackAll}, key))
 }
 
 func (n *node) tellTag(key string, _ int) {
 	t, ackAll := tagOf(key), n.w.chance(n.w.cfg.AckAllShare)
-	n.invalidateTag(t, ackAll, n.w.judge(n, ackAll, n.w.tagged(t)...))
+	n.invalidateTag(t, ackAll, n.w.judge(n, ack{all: ackAll}, n.w.tagged(t)...))
 }
 
 func (n *node) tellAll(string, int) {
-	n.invalidateAll(n.w.judge(n, false, n.w.keys...))
+	n.invalidateAll(n.w.judge(n, ack{}, n.w.keys...))
 }
 
-// judge notes that the newest versions of keys are being invalidated. It returns what is to be called when that has returned.
-func (w *world) judge(n *node, ackAll bool, keys ...string) func(*partialError) {
-	began, versions := w.now, make([]int, len(keys))
+// tellGap is what a feed does that may have missed anything. It is no call of the process: its own view knows nothing of it.
+func (n *node) tellGap(string, int) {
+	n.expireAll(n.w.judge(n, ack{soft: true, feed: true}, n.w.keys...))
+}
+
+// judge notes that the newest versions of keys are being invalidated, in the way that kind says. It returns what is to be called when that
+// has returned.
+func (w *world) judge(n *node, kind ack, keys ...string) func(*partialError) {
+	kind.began = w.now
+	versions := make([]int, len(keys))
 	for i, k := range keys {
 		versions[i] = w.origin.version(k)
 		w.checker.begins(k)
@@ -116,19 +150,17 @@ func (w *world) judge(n *node, ackAll bool, keys ...string) func(*partialError) 
 	}
 	return func(err *partialError) {
 		for i, k := range keys {
-			w.returned(n, k, versions[i], began, err)
-			if ackAll && err == nil {
-				w.checker.acked(k, versions[i], began)
-			}
+			kind.version = versions[i]
+			w.returned(n, k, kind, err)
 		}
 	}
 }
 
-func (w *world) returned(n *node, key string, version int, began int64, err *partialError) {
+func (w *world) returned(n *node, key string, a ack, err *partialError) {
 	if err != nil {
-		w.note(key, "%s: invalidation of version %d is partial: %v", n.id, version, err.members)
+		w.note(key, "%s: invalidation of version %d is partial: %v", n.id, a.version, err.members)
 	} else {
-		w.note(key, "%s: invalidation of version %d returns nil", n.id, version)
+		w.note(key, "%s: invalidation of version %d returns nil", n.id, a.version)
 	}
-	w.checker.ended(n, key, version, began, err)
+	w.checker.ended(n, key, a, err)
 }

@@ -47,6 +47,7 @@ type member struct {
 type Result struct {
 	Seed                   uint64
 	Reads, NearHits, Loads int
+	Stale                  int // reads of a copy that is marked so
 	Copied                 int // taken by replicas
 	Inherited              int // taken from former owners
 	Failed                 int // reads that got an error
@@ -105,7 +106,7 @@ func simulate(w *world, seed uint64) Result {
 	w.checker.finished()
 	c := w.checker
 	return Result{
-		Seed: seed, Reads: c.reads, NearHits: w.nearHits, Copied: w.copied, Inherited: w.inherited, Loads: w.origin.loads, Failed: c.failed, Acked: c.confirmed, Partial: c.partial,
+		Seed: seed, Reads: c.reads, Stale: c.stale, NearHits: w.nearHits, Copied: w.copied, Inherited: w.inherited, Loads: w.origin.loads, Failed: c.failed, Acked: c.confirmed, Partial: c.partial,
 		Backwards: c.backwards, Worst: time.Duration(c.worst), WorstPartial: time.Duration(c.worstPartial), Longest: time.Duration(c.longest),
 		Violations: c.violations, Count: c.count, Log: w.log,
 	}
