@@ -96,6 +96,20 @@ func shout(tb testing.TB, addr, what string) string {
 	return string(got)
 }
 
+// settled returns how many goroutines there are once the number stays the same: lanes are made after their peer counts as ready.
+func settled(t *testing.T) int {
+	t.Helper()
+	last, same := 0, 0
+	await(t, "goroutines settle", func() bool {
+		if n := runtime.NumGoroutine(); n != last {
+			last, same = n, 0
+		}
+		same++
+		return same > 50
+	})
+	return last
+}
+
 // Strangers on the port of a member read nothing, write nothing, and leave nothing behind, whatever they say; the member's peers do
 // not notice.
 func TestStrangers(t *testing.T) {
@@ -108,7 +122,7 @@ func TestStrangers(t *testing.T) {
 		return true
 	}})
 	addr := b.cfg.Self.Addr
-	before := runtime.NumGoroutine()
+	before := settled(t)
 	conn := stranger(t, addr)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
