@@ -462,9 +462,10 @@ func TestTheTierGoesAway(t *testing.T) {
 				wg.Go(func() {
 					rng := rand.New(rand.NewPCG(uint64(i), 1))
 					for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(every) {
+						key := fmt.Sprint("k", rng.IntN(keys))
 						wg.Go(func() {
 							began := time.Now()
-							_, info, err := cache.GetInfo(t.Context(), fmt.Sprint("k", rng.IntN(keys)))
+							_, info, err := cache.GetInfo(t.Context(), key)
 							if took := time.Since(began); took > load+2*patience {
 								t.Errorf("a read took %v", took)
 							}
