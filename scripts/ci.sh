@@ -112,7 +112,7 @@ section_test() { # the README's test command, under the race detector
 }
 
 section_sim() { # the protocol under faults, simulated: SIM_SEEDS seeds of every profile, and every rule switched off once
-	go test -count=1 -timeout 60m ./internal/sim -sim.seeds "${SIM_SEEDS:-10}" ||
+	go test -count=1 -timeout 60m ./internal/sim -sim.seeds "${SIM_SEEDS:-8}" ||
 		fail "a simulated run fails; it prints its seed and the events of its key: go test ./internal/sim -run TestProtocol/PROFILE -sim.first SEED -sim.seeds 1 -v"
 }
 
