@@ -295,8 +295,8 @@ func TestLoadedAt(t *testing.T) {
 
 // Eight bytes more and every entry takes sixteen more of the heap (docs/performance.md).
 func TestEntrySize(t *testing.T) {
-	if got := unsafe.Sizeof(store.Entry[Copy[[]byte]]{}); got != 96 {
-		t.Errorf("an entry has %d bytes, want 96", got)
+	if got := unsafe.Sizeof(store.Entry[Copy[[]byte]]{}); got > 96 {
+		t.Errorf("an entry has %d bytes, want 96 at most", got)
 	}
 	if got := unsafe.Sizeof(terms{}); got > termsBytes {
 		t.Errorf("terms have %d bytes, more than they count: %d", got, termsBytes)

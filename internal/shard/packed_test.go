@@ -34,8 +34,8 @@ func TestPack(t *testing.T) {
 
 // Eight bytes more and every entry takes sixteen more of the heap (docs/performance.md).
 func TestEntrySize(t *testing.T) {
-	if got := unsafe.Sizeof(store.Entry[packed]{}); got != 96 {
-		t.Errorf("an entry has %d bytes, want 96", got)
+	if got := unsafe.Sizeof(store.Entry[packed]{}); got > 96 {
+		t.Errorf("an entry has %d bytes, want 96 at most", got)
 	}
 	if got := unsafe.Sizeof(rest{}); got > restBytes {
 		t.Errorf("the rest of a value has %d bytes, more than it counts: %d", got, restBytes)

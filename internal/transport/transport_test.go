@@ -683,6 +683,7 @@ func TestManyWait(t *testing.T) {
 	}}
 	pair(t, &node{}, server, func(t *bubble) {
 		p := t.p
+		synctest.Wait() // both lanes are there: one alone refuses as many
 		began := time.Now()
 		var callers sync.WaitGroup
 		for i := range 1500 {
