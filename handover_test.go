@@ -346,6 +346,53 @@ func TestACrashCostsOneLoadPerKey(t *testing.T) {
 	})
 }
 
+// Half of the members go at one moment. Closed together they give what they have to each other, as often as not: it is loaded once. Where the list
+// follows later, as after crashes, the rest hear no majority, and what is asked for is loaded once a Bound until they are sure again.
+func TestAHalvedFleet(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  func(c *testcluster.Cluster, i int) error
+		late time.Duration // until the list follows
+		most float64       // loads for each key that moves
+	}{
+		"closed":         {func(c *testcluster.Cluster, i int) error { return c.Nodes[i].Close(context.Background()) }, 0, 1.5},
+		"closed, listed": {func(c *testcluster.Cluster, i int) error { return c.Nodes[i].Close(context.Background()) }, 2 * time.Second, 8},
+		"crashed":        {func(c *testcluster.Cluster, i int) error { c.Crash(i); return nil }, 2 * time.Second, 8},
+	} {
+		if raceEnabled && name != "closed" {
+			continue // as above
+		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReading(t, 10, 1000, 10*time.Millisecond)
+				r.start()
+				lost := 0
+				var wg sync.WaitGroup
+				for i := 5; i < 10; i++ {
+					lost += r.owned(r.c.Nodes[0], r.c.Nodes[i].ID())
+					wg.Go(func() {
+						if err := tt.end(r.c, i); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+				for i := 5; i < 10; i++ {
+					r.c.Nodes[i] = nil
+				}
+				time.Sleep(tt.late)
+				r.spread(0, r.c.Members()...)
+				time.Sleep(30 * time.Second)
+				r.halt()
+				loads := r.taken()
+				t.Logf("%d of %d keys moved, %d loads", lost, len(r.keys), loads)
+				if float64(loads) > tt.most*float64(lost) {
+					t.Errorf("got %d loads for %d keys that moved, want %v for each at most", loads, lost, tt.most)
+				}
+			})
+		})
+	}
+}
+
 // Case discovery-5. Members are restarted one after the other, each on its address. What it costs grows with the Bound: a member vouches for
 // what it held only when it was not in doubt for five of them.
 func TestRollingRestart(t *testing.T) {
