@@ -50,6 +50,7 @@ func mutations() map[string]mutation {
 		"Doubt":       {"islands", 1, 1},
 		"Fence":       {"islands", 1, 1},
 		"Ended":       {"seldom", 7, 1},
+		"Half":        {"halved", 19, 1},
 		"CapLeases":   {"aged", 1, 6},
 		"Unequal":     {"moves", 3, 1},
 		"Replicas":    {"crashes", 1, 1},
@@ -66,7 +67,7 @@ func mutations() map[string]mutation {
 
 // overlapping are switches that no run among hundreds showed necessary while all others are in force. docs/protocol.md says why they stay.
 func overlapping() []string {
-	return []string{"Revoke", "Forward", "StandIns", "StandInJoin", "Gained", "Void", "Relay", "Silent", "Borrowed", "Unlisted", "CopyDoubt", "Apart", "Mixed", "Half", "Heirs", "MoveGrants"}
+	return []string{"Revoke", "Forward", "StandIns", "StandInJoin", "Gained", "Void", "Relay", "Silent", "Borrowed", "Unlisted", "CopyDoubt", "Apart", "Mixed", "Heirs", "MoveGrants"}
 }
 
 // switchOff turns a field of rules off.
