@@ -87,7 +87,7 @@ race_test() {
 	while [[ ${packages[0]} == -* ]]; do flags+=("${packages[0]}"); packages=("${packages[@]:1}"); done
 	log=$(mktemp)
 	for try in 1 2 3; do
-		if go test -race -count=1 -timeout 12m "${flags[@]}" "${packages[@]}" >"$log" 2>&1; then
+		if go test -race -count=1 -timeout 20m "${flags[@]}" "${packages[@]}" >"$log" 2>&1; then
 			grep -E '^(ok|\?)' "$log" || true
 			rm -f "$log"
 			return 0
